@@ -233,13 +233,13 @@ class ActorSystem(ActorSystemBase):
 
 def _check(name: str, host: str) -> None:
     if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is no name of an actor system: it takes letters, digits, _ and -")
+        raise ValueError(f"{name!r} is not a name of an actor system: it takes letters, digits, _ and -")
     try:
         is_unspecified = ipaddress.ip_address(host).is_unspecified
     except ValueError:  # a host name
         is_unspecified = False
     if is_unspecified:
-        raise AddressError(f"{host} is no address that others could reach; give this machine's own")
+        raise AddressError(f"{host} is not an address that others could reach; give this machine's own")
 
 
 def _terminate_at_exit(system: ActorSystem) -> Callable[[], None]:

@@ -57,6 +57,6 @@ class ActorAddress:
         match = _PATTERN.fullmatch(text)
         if match is None or not 0 < int(match["port"]) < 65536:
             raise AddressError(
-                f"{text!r} is no actor address; the form is akka.tcp://<system>@<host>:<port>/user/<name>"
+                f"{text!r} is not an actor address; the form is akka.tcp://<system>@<host>:<port>/user/<name>"
             )
         return cls(match["system"], match["host"].strip("[]"), int(match["port"]), match["path"])

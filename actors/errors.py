@@ -147,7 +147,7 @@ class Quarantined(RecipientUnreachable):
 
 
 class InvalidActorName(ActorError, ValueError):
-    """A child's name is taken, or is no path element (Akka's ``InvalidActorNameException``)."""
+    """A child's name is taken, or is not a path element (Akka's ``InvalidActorNameException``)."""
 
 
 class ActorNotFound(ActorError, LookupError):
@@ -191,5 +191,5 @@ def why_unreachable(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return "no answer"
     if isinstance(error, UnicodeError):
-        return "it is no host name"
+        return "it is not a host name"
     return getattr(error, "strerror", None) or str(error)

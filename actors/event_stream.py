@@ -129,7 +129,7 @@ class EventStream:
         """Deliver all events of the class *kind* and of classes derived from it to *ref*, each once. Idempotent.
 
         Raises:
-            TypeError: *ref* is no ref, or *kind* no class.
+            TypeError: *ref* is not a ref, or *kind* is not a class.
         """
         self._run(self._subscribe, _expect_ref(ref), _expect_class(kind))
 
@@ -144,7 +144,7 @@ class EventStream:
         other events of that base class (as with Akka's).
 
         Raises:
-            TypeError: *ref* is no ref, or *kind* no class.
+            TypeError: *ref* is not a ref, or *kind* is not a class.
         """
         self._run(self._unsubscribe, _expect_ref(ref), None if kind is None else _expect_class(kind))
 

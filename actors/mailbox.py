@@ -182,7 +182,7 @@ def named(function: str | F) -> str | F:
     """
     if isinstance(function, str):
         if ":" not in function:
-            raise ValueError(f"{function!r} is no import path; the form is module:name")
+            raise ValueError(f"{function!r} is not an import path; the form is module:name")
         return function
     if not callable(function):
         raise ValueError(f"{function!r} is neither a function nor the import path of one")

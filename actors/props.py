@@ -290,5 +290,5 @@ def _expect_arguments(actor_class: type[Actor], args: tuple[Any, ...], kwargs: d
 
 def _expect_actor(candidate: Any) -> type[Actor]:
     if not (isinstance(candidate, type) and issubclass(candidate, Actor)):
-        raise TypeError(f"{candidate!r} is no actor class: derive it from actors.Actor, or give 'module:Qualname'")
+        raise TypeError(f"{candidate!r} is not an actor class: derive it from actors.Actor, or give 'module:Qualname'")
     return candidate

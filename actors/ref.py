@@ -178,7 +178,7 @@ class ActorRef:
         address, separator, uid = text.partition("#")
         if separator and not _UID.fullmatch(uid):
             raise AddressError(
-                f"{text!r} is no actor ref; the form is akka.tcp://<system>@<host>:<port>/user/<name>#<uid>"
+                f"{text!r} is not an actor ref; the form is akka.tcp://<system>@<host>:<port>/user/<name>#<uid>"
             )
         parsed = ActorAddress.parse(address)
         node = cast("Node", getattr(cast("Any", system), "node", system))

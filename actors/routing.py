@@ -233,7 +233,7 @@ class Group(RouterConfig):
 
 def _expect_logic(logic: Any) -> None:
     if not isinstance(logic, RoutingLogic):
-        raise ValueError(f"{logic!r} is no routing logic; give an instance, RoundRobin() for example")
+        raise ValueError(f"{logic!r} is not a routing logic; give an instance, RoundRobin() for example")
 
 
 class _RoundRobin(Selector[R]):

@@ -90,14 +90,14 @@ def parse_selection(text: str) -> SelectionPath:
     if address is not None:
         host, port = address[3].strip("[]"), int(address[4])
         if not 0 < port < 65536:
-            raise AddressError(f"{text!r} selects no actor: {port} is no TCP port")
+            raise AddressError(f"{text!r} selects no actor: {port} is not a TCP port")
         origin = Origin(address[2], host, port)
         path = _UID.sub("", address[5] or "/")
     elements = tuple(element for element in path.split("/") if element not in ("", "."))
     for element in elements:
         if not _ELEMENT.fullmatch(element):
             raise AddressError(
-                f"{text!r} selects no actor: {element!r} is no name. Forms: /user/a/*, ../b?, child, "
+                f"{text!r} selects no actor: {element!r} is not a name. Forms: /user/a/*, ../b?, child, "
                 "akka.tcp://<system>@<host>:<port>/user/a"
             )
     if not path:

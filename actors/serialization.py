@@ -106,7 +106,7 @@ def check_of(cls: type, field: str) -> Check | None:
         hint = typing.get_type_hints(_Holder(hint), namespace)["field"]
     except (
         Exception
-    ):  # the hint names user code missing at run time (imports for type checkers, local classes), or is no type
+    ):  # the hint names user code missing at run time (imports for type checkers, local classes), or is not a type
         return None
     return check_for(hint)
 

@@ -288,11 +288,11 @@ def _named_rules(rules: Mapping[Any, Directive]) -> dict[Any, Directive]:
     for kind, directive in rules.items():
         if not isinstance(kind, str) and not (isinstance(kind, type) and issubclass(kind, BaseException)):
             raise ValueError(
-                f"a decider's mapping is from exception types to directives; {kind!r} is no exception type"
+                f"a decider's mapping is from exception types to directives; {kind!r} is not an exception type"
             )
         if not isinstance(directive, Directive):
             raise ValueError(
-                f"a decider's mapping is from exception types to directives; {directive!r} is no Directive"
+                f"a decider's mapping is from exception types to directives; {directive!r} is not a Directive"
             )
     return {
         kind if isinstance(kind, str) else import_path(kind) or kind: directive for kind, directive in rules.items()

@@ -269,7 +269,7 @@ class BlobCache:
         finally:
             os.close(descriptor)
         if not intact:
-            logger.warning("%s is damaged and is fetched anew", path)
+            logger.warning("%s is damaged, and is fetched again", path)
             self.delete(job_id, key)
             return self._fetch(job_id, key, path)
         with self._lock:

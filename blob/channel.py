@@ -313,7 +313,7 @@ class Pace:
         self._moved += moved
         elapsed = time.monotonic() - self._started
         if elapsed > self._timeout and self._moved < elapsed * MINIMUM_RATE:
-            raise BlobTimeout(f"the peer moved only {self._moved} bytes in {elapsed:.0f} s")
+            raise BlobTimeout(f"the peer sent or accepted only {self._moved} bytes in {elapsed:.0f} s")
 
 
 def is_timeout(error: OSError) -> bool:

@@ -365,4 +365,4 @@ def _discard(channel: Channel, length: int, hasher: Hasher, advance: Callable[[i
 
 
 def _damaged(key: BlobKey) -> DigestMismatch:
-    return DigestMismatch(f"{key} arrived with another digest than its own; nothing of it is to be trusted")
+    return DigestMismatch(f"the content that arrived for {key} does not match its digest; do not use any of it")

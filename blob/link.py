@@ -97,7 +97,7 @@ class Link:
         host, port = self._address() if callable(self._address) else self._address
         try:
             sock = socket.create_connection((host, port), timeout=self._timeout)
-        except (OSError, UnicodeError) as error:  # UnicodeError: of a name that is no host's
+        except (OSError, UnicodeError) as error:  # UnicodeError: of a name that is not a host's
             raise BlobConnectionError(
                 f"cannot reach the blob server at {host}:{port}: {why_unreachable(error)}"
             ) from error
@@ -128,7 +128,7 @@ class Link:
         except AuthenticationError as error:
             raise BlobAuthenticationError(f"the blob server at {peer}: {error}") from error
         except WireError as error:
-            raise BlobProtocolError(f"what listens at {peer} is no blob server of this version: {error}") from error
+            raise BlobProtocolError(f"what listens at {peer} is not a blob server of this version: {error}") from error
         if channel.raw:
             channel.tag_with(*handshake.tags())
 

@@ -100,7 +100,7 @@ def _encode(token: FencingToken) -> bytes:
 def _decode(data: bytes) -> FencingToken:
     values = json.loads(data)
     if not isinstance(values, dict) or not isinstance(values.get("epoch"), int):
-        raise ValueError("it is no leadership")
+        raise ValueError("it is not a leadership")
     return FencingToken(values["epoch"], str(values.get("session")))
 
 

@@ -63,7 +63,7 @@ def own_key(key: str) -> str:
 
 
 def later_names(key: str) -> int:
-    """Return the number of names that an option was given after a former name; 0 for a key that is no former name."""
+    """Return the number of names that an option got after this former name; 0 if it is not a former name."""
     option = options_by_key().get(key)
     former = () if option is None else option.deprecated_keys
     return next((number for number, name in enumerate(former, 1) if name.key == key), 0)

@@ -383,4 +383,4 @@ def _memory(value: str | int, name: str) -> int:
     try:
         return MemorySize().parse(str(value))
     except ValueError:
-        raise InvalidVertexError(f"memory={value!r} of vertex {name!r} is no size: write it as '512 mb'") from None
+        raise InvalidVertexError(f"memory={value!r} of vertex {name!r} is not a size: write it as '512 mb'") from None

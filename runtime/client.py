@@ -532,7 +532,7 @@ class AsyncClusterClient:
         return await self.ask(lambda dispatcher: dispatcher.request_rescale_status(job_id, trigger_id))
 
     async def dispose_savepoint(self, path: str) -> bool:
-        """Remove a savepoint; return False if there is none. Raises `SavepointError` if *path* is no savepoint."""
+        """Remove a savepoint; return False if there is none. Raises `SavepointError` if *path* is not a savepoint."""
         asked = 0
 
         def ask(dispatcher: DispatcherGateway) -> Ask[bool]:
@@ -895,8 +895,8 @@ class ClusterClient:
         Raises:
             NoAnswerError: it does not answer for ``patience_s``.
             ClusterStoppedError: the cluster was stopped.
-            UnknownActor: no master has listed such an actor for 5 s, and it is no component, whose leader may change;
-                or it is the JobMaster of a job that is over, or does not exist.
+            UnknownActor: no master has listed such an actor for 5 s, and it is not a component with a leader.
+                Or it is the JobMaster of a job that is over, or does not exist.
         """
 
         async def ask(gateway: G) -> T:
@@ -1159,7 +1159,7 @@ class ClusterClient:
 
         Raises:
             JobNotFoundError, JobAlreadyTerminatedError: there is no such job, or it is over.
-            CheckpointError: *partitions* is no number of partitions.
+            CheckpointError: *partitions* is not a number of partitions.
             RescaleInProgressError: the job is being rescaled or upgraded already.
             JobSubmissionError: the cluster accepts no further job at present.
         """
@@ -1181,7 +1181,7 @@ class ClusterClient:
     operation = _in_a_thread(AsyncClusterClient.operation)
 
     def dispose_savepoint(self, path: Path | str) -> None:
-        """Remove a savepoint; raises `SavepointError` if *path*, a directory or URL, is no savepoint."""
+        """Remove a savepoint; raises `SavepointError` if *path*, a directory or URL, is not a savepoint."""
         _run(self._cluster.dispose_savepoint(absolute_place(path)))
 
     def _operation(

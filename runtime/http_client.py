@@ -120,13 +120,15 @@ class WebAddress:
             parts = urlsplit(text)
             port = parts.port
         except ValueError as error:
-            raise HttpError(f"{shown} is no address of a web endpoint: {error}", _FORM) from None
+            raise HttpError(f"{shown} is not an address of a web endpoint: {error}", _FORM) from None
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise HttpError(f"{shown} is no address of a web endpoint", _FORM)
+            raise HttpError(f"{shown} is not an address of a web endpoint", _FORM)
         if "@" in parts.netloc:
             raise HttpError(f"{shown} was given with a user or password", f"leave it out; {WHERE_IT_IS}")
         if re.search(r"[^!-~]", parts.path):
-            raise HttpError(f"{shown} is no address of a web endpoint: its path has blanks or letters to escape", _FORM)
+            raise HttpError(
+                f"{shown} is not an address of a web endpoint: its path has blanks or letters to escape", _FORM
+            )
         default = 443 if parts.scheme == "https" else 80
         return cls(parts.scheme, parts.hostname, default if port is None else port, parts.path.rstrip("/"))
 
@@ -306,7 +308,7 @@ class WebClient:
                 ) from error
             if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
                 raise HttpError(f"{endpoint} does not speak TLS: {error.reason or error}", "is it http://?") from error
-            if isinstance(error, OSError | UnicodeError):  # UnicodeError: of a name that is no host's
+            if isinstance(error, OSError | UnicodeError):  # UnicodeError: of a name that is not a host's
                 raise _unreachable(endpoint, error) from error
             raise
         connection.sock.settimeout(REPLY_S)
@@ -477,7 +479,7 @@ class _Door:
         try:
             value = msgpack.unpackb(answer, raw=False, strict_map_key=False)
         except Exception as error:  # msgpack raises several unrelated types on malformed input
-            raise WireError(f"the answer to {spec.name}() is no MessagePack: {type(error).__name__}") from error
+            raise WireError(f"the answer to {spec.name}() is not MessagePack: {type(error).__name__}") from error
         return spec.decode_result(value)
 
 
@@ -543,7 +545,7 @@ class HttpBlobs:
         with _as_blob_errors():
             data = self._web.request("GET", f"/v1/blobs/{key}{owner}")
         if hashlib.sha256(data).digest() != key.digest:
-            raise DigestMismatch(f"{key} arrived with another digest than its own")
+            raise DigestMismatch(f"the content that arrived for {key} does not match its digest")
         return data
 
     def delete(self, key: TransientBlobKey, job_id: str | None = None, /) -> bool:

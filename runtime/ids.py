@@ -27,7 +27,7 @@ class AbstractID(str):
 
     def __new__(cls, text: str) -> Self:
         if not isinstance(text, str) or _HEX.fullmatch(text) is None:
-            raise ValueError(f"{text!r} is no {cls.__name__}: it must be 32 lower-case hexadecimal digits")
+            raise ValueError(f"{text!r} is not a valid {cls.__name__}: it must be 32 lower-case hexadecimal digits")
         return super().__new__(cls, text)
 
     @classmethod
@@ -113,7 +113,7 @@ class ResourceID(str):
 
     def __new__(cls, text: str) -> Self:
         if not isinstance(text, str) or not text or not text.isprintable() or any(char.isspace() for char in text):
-            raise ValueError(f"{text!r} is no ResourceID: it must be printable, not empty, and without white space")
+            raise ValueError(f"{text!r} is not a ResourceID: it must be printable, not empty, and without white space")
         return super().__new__(cls, text)
 
 

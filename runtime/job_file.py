@@ -244,7 +244,7 @@ def build_pipeline(
     """
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None:
-        raise JobFileError(f"the job file {path} is no Python module", "give it a name that ends with .py")
+        raise JobFileError(f"the job file {path} is not a Python module", "give it a name that ends with .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     place = str(path.resolve().parent if beside is None else beside)

@@ -16,8 +16,8 @@ _LATE = "Python worker failed to connect back"
 def run_to_its_end(start: Callable[[], StreamingQuery]) -> None:
     """Start a query and wait for its end; start it again where Spark did not wait long enough for a new Python.
 
-    Spark gives up a Python that has not connected after 10 s, which is no setting (`PythonWorkerFactory`). A job with
-    such a query is restarted by its restart strategy.
+    Spark gives up a Python that has not connected after 10 s (`PythonWorkerFactory`), and has no setting for that
+    time. A job with such a query is restarted by its restart strategy.
 
     Raises:
         StreamingQueryException: the query has failed for another reason.

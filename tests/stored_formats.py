@@ -269,7 +269,7 @@ FORMATS = (
         example(User),
         lambda user: user.to_json().encode(),
         lambda data: User.from_json(data.decode()),
-        "The user's tokens identify nobody. The Dispatcher logs the entry's name, and keeps it.",
+        "The cluster rejects the user's tokens. The Dispatcher logs the entry's name, and keeps it.",
     ),
     StoredFormat(
         "api-token",
@@ -279,7 +279,7 @@ FORMATS = (
         example(ApiToken, token_id=DIGITS[:16], digest=DIGITS * 2, name="text"),
         lambda token: token.to_json().encode(),
         lambda data: ApiToken.from_json(data.decode()),
-        "The token identifies nobody. The Dispatcher logs the entry's name, and keeps it.",
+        "The cluster rejects the token. The Dispatcher logs the entry's name, and keeps it.",
     ),
     StoredFormat(
         "user-file",
@@ -553,8 +553,8 @@ files: values of each format as each release wrote them. Every later release rea
 A new field with a default keeps its format's version: earlier releases ignore the field, later ones fill it in. Every
 other change of a format raises its version. A test compares the types with their recorded form, and fails otherwise.
 
-A new value of `Role` keeps the version too. An earlier release cannot read a user with such a role. It identifies
-nobody by their tokens, and keeps the user.
+A new value of `Role` keeps the version too. An earlier release cannot read a user with such a role. It rejects
+their tokens, and keeps the user.
 
 A `?` after a type says that the field has a default.
 

@@ -138,7 +138,7 @@ class Children:
             return self._next_name()
         if not isinstance(name, str) or not _NAME.fullmatch(name) or name.startswith("$") or name in (".", ".."):
             raise InvalidActorName(
-                f"{name!r} is no actor name: it takes letters, digits and _ . ~ $ -, and must not begin with $"
+                f"{name!r} is not an actor name: it takes letters, digits and _ . ~ $ -, and must not begin with $"
             )
         if name in self._by_name:
             raise InvalidActorName(

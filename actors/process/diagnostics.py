@@ -171,7 +171,7 @@ def set_log_level(name: str, level: str) -> str:
     """Set the level of a logger of this process; see `DiagnosticsGateway.set_log_level`."""
     if level not in LEVELS and (level != INHERITED or name == ROOT):
         words = LEVELS if name == ROOT else (*LEVELS, INHERITED)
-        raise LogLevelError(f"{level[:40]!r} is no log level: one of {', '.join(words)}")
+        raise LogLevelError(f"{level[:40]!r} is not a log level: one of {', '.join(words)}")
     known = logging.root.manager.loggerDict  # a package has an entry as soon as one of its modules has a logger
     if name != ROOT and name not in known:
         like = difflib.get_close_matches(name[:200], known, 1)

@@ -204,7 +204,7 @@ class NodeEndpoint(RpcEndpoint, NodeGateway):
             return
         message = self._node.serializer.loads(payload)
         if not isinstance(message, SystemMessage):
-            raise WireError(f"{type(message).__name__} is no system message")
+            raise WireError(f"{type(message).__name__} is not a system message")
         if isinstance(message, DeathWatchNotification):
             self._remoting.forget(message.actor)
         ref = self._node.ref(path, uid)
@@ -254,13 +254,13 @@ class NodeEndpoint(RpcEndpoint, NodeGateway):
 
     def _placing(self) -> Placing:
         if self._remoting.placing is None:
-            raise EndpointStateError(f"{self._remoting.me} is no root node")
+            raise EndpointStateError(f"{self._remoting.me} is not a root node")
         return self._remoting.placing
 
     def _order(self, payload: bytes) -> CreateOrder:
         order = self._node.serializer.loads(payload)
         if not isinstance(order, CreateOrder):
-            raise WireError(f"{type(order).__name__} is no order to create an actor")
+            raise WireError(f"{type(order).__name__} is not an order to create an actor")
         return order
 
     @rpc_sync

@@ -666,7 +666,7 @@ class BlockingConnection:
             ask.answer(message[2])
         elif kind == wire.OFFLOADED:
             if self._offloader is None or type(message[2]) is not str:
-                raise WireError("malformed frame: an offloaded result that was not asked for, or whose key is no text")
+                raise WireError("malformed frame: an offloaded result that was not asked for, or whose key is not text")
             ask.answer_apart(partial(get_by_thread, self._offloader, message[2]))
         else:
             ask.resolve(None, codec.decode_error(message[2], message[3], message[4]))

@@ -386,7 +386,7 @@ class Dispatcher:
         try:
             arguments = await self._offload.get(message[4])
             if type(arguments) is not list:
-                raise WireError(f"the arguments of {_shown(message[3])} that traveled apart are no list")
+                raise WireError(f"the arguments of {_shown(message[3])} that traveled apart are not a list")
         except ActorError as error:
             self._fail(connection, message, error)
         except asyncio.CancelledError:

@@ -121,7 +121,7 @@ def load_secret(path: Path, key: str = SECRET_FILE) -> bytes:
 
 def _check_secret_file(path: Path, key: str, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise AuthenticationError(f"the secret file {path} is no plain file; set {key} to one")
+        raise AuthenticationError(f"the secret file {path} is not a plain file; set {key} to one")
     if status.st_uid != os.geteuid():
         raise AuthenticationError(
             f"the secret file {path} belongs to user {status.st_uid}, and this process runs as user {os.geteuid()}; "

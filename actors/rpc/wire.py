@@ -156,11 +156,11 @@ def parse(body: bytes | bytearray) -> list[Any]:
         raise WireError("malformed frame: not a message array")
     kind = message[0]
     if type(kind) is not int:  # not shown: it may be megabytes, or too deep for its repr
-        raise WireError(f"malformed frame: the kind is no integer but {type(kind).__name__}")
+        raise WireError(f"malformed frame: the kind is not an integer but {type(kind).__name__}")
     if len(message) != _FIELDS.get(kind):
         raise WireError(f"malformed frame: unknown kind {kind} or wrong number of fields")
     if kind != TELL and type(message[1]) is not int:
-        raise WireError("malformed frame: the correlation id is no integer")
+        raise WireError("malformed frame: the correlation id is not an integer")
     return message
 
 

@@ -241,7 +241,7 @@ class Access:
         settings = extra.get("settings") or {}
         if not isinstance(settings, Mapping):
             raise ConnectionFieldsError(
-                f"connection {conn_id!r} has 'settings' that are no map",
+                f"connection {conn_id!r} has 'settings' that are not a map",
                 'write {"settings": {"client.timeout": "60 s"}}',
             )
         address = host or None

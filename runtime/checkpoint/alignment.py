@@ -12,7 +12,7 @@ names each file that it has committed. So nothing has to be known of the queries
 - `find_misaligned` checks snapshots. The order alone is not enough. Spark adds a batch to the sink's log before it
   commits the batch, and a reader may be faster than that commit.
 
-Sinks that are no file sinks have no such log, and neither have sources that are no file sources.
+Other sinks and other sources have no such log.
 
 Files and sinks have places: local paths or URLs (`runtime.checkpoint.sink_log`). Snapshots have the logs of remote
 sinks and sources as local files. The live log of a remote sink is read only for files that the snapshots do not
@@ -94,7 +94,7 @@ def _read(lines: Iterable[bytes], time: str, default: int) -> dict[str, int]:
                 continue
             place = place_of(entry["path"])
         except ValueError:
-            continue  # a source that is no file source writes what it likes
+            continue  # a source that is not a file source writes what it likes
         at = entry.get(time)
         found[place] = at if isinstance(at, int) else default
     return found
@@ -222,7 +222,7 @@ def find_misaligned(snapshots: Collection[QuerySnapshot], *, are_running: bool =
 
 
 def alignment_problems(snapshots: Collection[QuerySnapshot]) -> list[str]:
-    """Return why stored snapshots of several queries are no consistent cut; none if they are."""
+    """Return why stored snapshots of several queries do not fit together; none if they do."""
     try:
         return [str(misalignment) for misalignment in find_misaligned(snapshots).misaligned]
     except CheckpointError as error:

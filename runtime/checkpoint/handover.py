@@ -44,10 +44,10 @@ def start_file(job_directory: Path) -> Path:
 
 
 def pending_state(savepoint: str, former: str, file: Path) -> JobManagerTaskRestore:
-    """Return the state of a task that starts before there is any.
+    """Return the state of a task that starts before the former job has left its savepoint.
 
-    A TaskExecutor of release 0.1.0 does not know `JobManagerTaskRestore.pending`. The only query here is none of the
-    job's, so it refuses to start any other.
+    A TaskExecutor of release 0.1.0 does not know `JobManagerTaskRestore.pending`. This
+    state has one query that the job does not have, so such a TaskExecutor refuses to start the job's queries.
 
     Args:
         savepoint: the directory in which the former job will leave its savepoint.

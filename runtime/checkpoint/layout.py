@@ -288,7 +288,7 @@ def _states(tree: _Tree, batch_id: int, *, newest: bool) -> tuple[list[str], tup
         files = [name for name in names if f"{directory}/{name}" in tree.files]
         metadata = operator_metadata(files, batch_id)
         if metadata is None:
-            raise IncompleteError(f"{directory} has no metadata of its operator as of batch {batch_id}")
+            raise IncompleteError(f"{directory} has no metadata of its operator for batch {batch_id}")
         operator = read_operator(tree.read(f"{directory}/{metadata}"))
         operators.append(operator)
         found += [f"{directory}/{path}" for path in described(files, batch_id)]

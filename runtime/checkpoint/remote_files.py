@@ -70,7 +70,7 @@ def checked_url(text: str) -> str:
         parts = urlsplit(text)
         has_password = parts.password is not None
     except ValueError:
-        raise SavepointError("this is no URL of a directory", "give one such as s3://bucket/savepoints") from None
+        raise SavepointError("this is not a URL of a directory", "give one such as s3://bucket/savepoints") from None
     shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
     if has_password or parts.query or parts.fragment:
         raise SavepointError(

@@ -1,7 +1,7 @@
 """Savepoints in remote file systems, and functions that take a savepoint's place: a local directory or a URL.
 
 A savepoint has the same files there as in a local directory, so that any tool may copy it either way. A rename of a
-directory is no single step on an object store. So the manifest is written last, in one step, and makes the savepoint
+directory is not a single step on an object store. So the manifest is written last, in one step, and makes the savepoint
 complete: a directory without it is never taken for one. Files that the manifest does not name do no harm. A killed
 writer may leave them; `dispose_at` removes them.
 
@@ -153,7 +153,7 @@ def dispose_at(place: str) -> bool:
         whether there was one.
 
     Raises:
-        SavepointError: the directory is no savepoint, or cannot be removed.
+        SavepointError: the directory is not a savepoint, or cannot be removed.
     """
     if not is_url(place):
         return dispose_savepoint(Path(place))
@@ -163,7 +163,7 @@ def dispose_at(place: str) -> bool:
         return False
     foreign = [name for name in found if name != MANIFEST and not _is_own(name)]
     if foreign or not (PurePosixPath(directory.url).name.startswith(PREFIX) or MANIFEST in found):
-        raise SavepointError(f"{directory.url} is no savepoint: it is left alone")
+        raise SavepointError(f"{directory.url} is not a savepoint: it is left alone")
     directory.remove(MANIFEST)  # so that a half-removed one is never found
     directory.remove("")
     return True
@@ -346,7 +346,7 @@ def _read(directory: RemoteDirectory) -> Savepoint:
     content = directory.read(MANIFEST)
     if content is None:
         raise SavepointError(
-            f"{directory.url} is no savepoint: it has no {MANIFEST}, which is written last",
+            f"{directory.url} is not a savepoint: it has no {MANIFEST}, which is written last",
             "`understudy savepoint list URL` shows the savepoints in a directory",
         )
     return from_manifest(directory.url, content)

@@ -178,7 +178,9 @@ def unfit(operator: OperatorDescription, properties: str, conf: Mapping[str, str
     if operator.name == _AGGREGATION and any(
         all(kind == "void" for _, kind in schema_fields(family.key)) for family in families
     ):
-        return "is an aggregation without keys, whose one row Spark would move to a partition that nobody reads"
+        return (
+            "is an aggregation without keys, whose one row Spark would move to a partition that the query does not read"
+        )
     if operator.name == _JOIN and conf.get(_JOIN_VERSION) not in _JOIN_VERSIONS:
         return f"is a join with state format {conf.get(_JOIN_VERSION)}, which Spark makes unreadable; 2 and 3 work"
     if operator.name.startswith(_PROCESSOR):
@@ -206,10 +208,10 @@ def check(
             have to fit.
 
     Raises:
-        SavepointError: the number is no number of partitions, there is no such query, or a query does not fit.
+        SavepointError: the number is not a number of partitions, there is no such query, or a query does not fit.
     """
     if partitions < 1:
-        raise SavepointError(f"{partitions} is no number of partitions", "choose 1 or more")
+        raise SavepointError(f"{partitions} is not a number of partitions", "choose 1 or more")
     names = [one.snapshot.name for one in savepoint.queries]
     for query in queries:
         if query not in names:
@@ -366,7 +368,7 @@ def plan_start(path: Path, partitions: int) -> RescalePlan | Savepoint:
     except SavepointError as error:
         raise SavepointError(f"{target} is in the way: {error}", remedy) from error
     if not is_result(earlier, plan):
-        raise SavepointError(f"{target} is in the way: it is no rescaled copy of {path}", remedy)
+        raise SavepointError(f"{target} is in the way: it is not a rescaled copy of {path}", remedy)
     return earlier
 
 

@@ -124,7 +124,7 @@ def read_checkpoint(path: Path) -> CheckpointMetadata:
             for task in metadata.tasks
         )
     except OSError as error:
-        raise SnapshotLostError(f"{path} is no checkpoint: {METADATA} cannot be read: {error.strerror}") from error
+        raise SnapshotLostError(f"{path} is not a checkpoint: {METADATA} cannot be read: {error.strerror}") from error
     except (ValueError, WireError) as error:
         raise SnapshotLostError(f"the checkpoint {path} is damaged: {error}") from error
     return replace(metadata, path=str(root), tasks=tasks)

@@ -130,7 +130,7 @@ def read_savepoint(path: Path) -> Savepoint:
     """Return the savepoint in a directory, by its manifest; its files are not checked.
 
     Raises:
-        SavepointError: it is no savepoint, or its manifest is damaged or has a later format.
+        SavepointError: it is not a savepoint, or its manifest is damaged or has a later format.
     """
     try:
         content = (path / MANIFEST).read_bytes()
@@ -140,7 +140,7 @@ def read_savepoint(path: Path) -> Savepoint:
         else:
             why = f"it has no {MANIFEST}" if path.is_dir() else "there is no such directory"
         raise SavepointError(
-            f"{path} is no savepoint: {why}", "`understudy savepoint list DIR` shows the savepoints in a directory"
+            f"{path} is not a savepoint: {why}", "`understudy savepoint list DIR` shows the savepoints in a directory"
         ) from error
     savepoint = from_manifest(path, content)
     root = path.absolute()
@@ -230,7 +230,7 @@ def dispose_savepoint(path: Path) -> bool:
         whether there was one.
 
     Raises:
-        SavepointError: the directory is no savepoint, or cannot be removed.
+        SavepointError: the directory is not a savepoint, or cannot be removed.
     """
     path = Path(os.path.abspath(path))  # noqa: PTH100  # "." has no name; links in it are not followed
     part = path.with_name(f".{path.name}.part") if path.name else path / ".part"
@@ -239,7 +239,7 @@ def dispose_savepoint(path: Path) -> bool:
         if path.exists():
             foreign = set(list_names(path)) - {MANIFEST, "queries"}
             if foreign or not (path.name.startswith(PREFIX) or (path / MANIFEST).is_file()):
-                raise SavepointError(f"{path} is no savepoint: it is left alone")
+                raise SavepointError(f"{path} is not a savepoint: it is left alone")
             remove_tree(part)
             rename_durably(path, part)  # so that a half-removed one is never found
             was_begun = True

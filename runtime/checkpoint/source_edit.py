@@ -86,7 +86,9 @@ def check_names(query: QueryDescription, names: Sequence[str]) -> None:
         )
     for name in names:
         if not _NAME.fullmatch(name):
-            raise SavepointError(f"{name!r} is no name of a source", "use ASCII letters, digits and underscores")
+            raise SavepointError(
+                f"{name!r} is not a valid name of a source", "use ASCII letters, digits and underscores"
+            )
     if len(set(names)) < len(names):
         raise SavepointError("two sources have one name", "give each source a name of its own")
 
@@ -99,7 +101,7 @@ def check_offsets(query: QueryDescription, offsets: Mapping[str, str]) -> dict[i
         offsets: JSON texts by the names of the sources, or by their numbers if they have none.
 
     Raises:
-        SavepointError: there is no such source, its offset cannot be replaced, or a text is no offset of such a source.
+        SavepointError: there is no such source, its offset cannot be replaced, or a text is not an offset of it.
     """
     places = query.source_names or tuple(map(str, range(len(query.sources))))
     found = {}
@@ -125,7 +127,7 @@ def check_offsets(query: QueryDescription, offsets: Mapping[str, str]) -> dict[i
         elif kind == "rate":
             is_offset = isinstance(value, int) and not isinstance(value, bool)
         if not is_offset or log_offset(text) is not None:
-            raise SavepointError(f"{text} is no offset of source {place}, which is {kind}", _SHOWN)
+            raise SavepointError(f"{text} is not an offset of source {place}, which is {kind}", _SHOWN)
         found[number] = json.dumps(value, separators=(",", ":"))
     return found
 

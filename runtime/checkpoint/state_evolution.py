@@ -191,7 +191,7 @@ def check_forms(
         operators: metadata of the operators of the new version.
 
     Raises:
-        SavepointError: it cannot.
+        SavepointError: the state cannot be written in that form; the message says why.
     """
     name = query.name
     for one, what in ((query, "its state"), (schemas, "the state of the new version")):

@@ -190,7 +190,7 @@ def _float(form: struct.Struct) -> Encode:
 def _unscaled(value: Decimal, precision: int, scale: int) -> int:
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
-        raise TypeError("it is no number")
+        raise TypeError("it is not a number")
     number = int("".join(map(str, digits)) or "0")
     shift = exponent + scale
     power: int = 10 ** abs(shift)

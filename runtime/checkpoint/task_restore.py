@@ -150,7 +150,7 @@ class TaskRestore:
             return sys.maxsize
 
     def failed(self, query: QueryLocation, began_at: int, message: str) -> str:
-        """Note that a query has failed; return a note for the log, empty if it is no failure to load state.
+        """Note that a query has failed; return a note for the log, empty if it is not a failure to load state.
 
         Args:
             query: the query.

@@ -300,14 +300,14 @@ def finalize(configuration: Configuration, as_json: bool) -> None:
     print_answer(FinalizedLevel(cluster_id, change.level, change.before, change.held_by), text, as_json)
     if not as_json:
         for limit in change.held_by:
-            say(f"it is no higher: {limit}")
+            say(f"a higher level is not possible: {limit}")
 
 
 def _duration(ctx: click.Context, param: click.Parameter, value: str) -> float:
     try:
         return Duration().parse(value)
     except ValueError:
-        raise click.BadParameter(f"{value!r} is no time such as 10min or 2h") from None
+        raise click.BadParameter(f"{value!r} is not a time such as 10min or 2h") from None
 
 
 @cluster.command(
@@ -378,7 +378,7 @@ def upgrade(
         raise click.UsageError("--hosts upgrades every role on its host: leave out --role")
     if (hosts or role is not None) and to is not None and not to.is_dir():
         raise ClusterError(
-            f"{to} is no directory, and --hosts and --role take no wheel",
+            f"{to} is not a directory, and --hosts and --role take no wheel",
             "install the release into a virtual environment at the same path on each host, and name that with --to",
         )
     if rollback and to is not None:
@@ -609,7 +609,7 @@ def log_level(
 
     wanted = None if level is None else level.upper()
     if wanted not in (None, *LEVELS, INHERITED):
-        raise ClusterError(f"{level!r} is no log level", f"give one of {', '.join((*LEVELS, INHERITED))}")
+        raise ClusterError(f"{level!r} is not a log level", f"give one of {', '.join((*LEVELS, INHERITED))}")
     with connected(configuration) as client:
         if target is None or wanted is None:
             _show_log_levels(client, target or process, as_json)

@@ -149,7 +149,7 @@ def environment_option(command: Command) -> Command:
         for text in value:
             name, is_given, given = text.partition("=")
             if not name.isidentifier() or not name.isascii():
-                raise click.BadParameter(f"{name!r} is no name of an environment variable", ctx, param)
+                raise click.BadParameter(f"{name!r} is not a valid name of an environment variable", ctx, param)
             if is_given:
                 found[name] = given
             elif name in os.environ:
@@ -299,7 +299,7 @@ def is_this_machine(host: str) -> bool:
 def _resolved(host: str) -> list[Any]:
     try:
         return socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)
-    except (OSError, UnicodeError):  # UnicodeError: of a name that is no host's
+    except (OSError, UnicodeError):  # UnicodeError: of a name that is not a host's
         return []
 
 

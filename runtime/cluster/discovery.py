@@ -125,7 +125,7 @@ def web_client(
         is_private = endpoint.scheme == "https" or is_loopback(endpoint.host)
         if not is_private and not configuration.get(RestOptions.ALLOW_INSECURE):
             raise ClusterError(
-                f"{endpoint} is no loopback address: others could read the token and the jobs on their way",
+                f"{endpoint} is not a loopback address: others could read the token and the jobs on their way",
                 "use https://, or a tunnel to a port of this machine; rest.allow-insecure allows it anyway",
             )
     shown: str | Callable[[str], str] | None = token

@@ -73,7 +73,7 @@ def examine_machine(configuration: Configuration, start_spark: bool = False) -> 
 def describe_settings(configuration: Configuration) -> list[CheckResult]:
     """Return a result for each setting that should be changed, such as a former name, or one for all settings.
 
-    A setting that should be changed is no failure: this release accepts it.
+    A setting that should be changed is not a failure: this release accepts it.
     """
     found = [CheckResult("configuration", True, warning.message, warning.remedy) for warning in configuration.warnings]
     return found or [CheckResult("configuration", True, "no setting has to be changed")]

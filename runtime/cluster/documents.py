@@ -775,7 +775,7 @@ class FinalizedLevel:
         cluster_id: of the cluster.
         feature_level: the level now.
         feature_level_before: the level before the command; the same if there was nothing to raise.
-        held_by: why it is no higher: the components that support no higher one, if others do.
+        held_by: the components that support no higher level, if others do.
     """
 
     cluster_id: str

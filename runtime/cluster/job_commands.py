@@ -354,7 +354,7 @@ def with_packages(
 
 
 def _joined(texts: Sequence[str]) -> str:
-    """Return the items of several lists by commas, each once; an empty list is no item."""
+    """Return the items of several lists by commas, each once; an empty list is not an item."""
     return ",".join(dict.fromkeys(item.strip() for text in texts if text for item in text.split(",")))
 
 
@@ -399,7 +399,7 @@ def _checked(configuration: Configuration, flags: Mapping[str, tuple[str, str | 
         flags: name of the flag, and text given for it, by key of the setting.
 
     Raises:
-        ConfigurationError: a text is no value of its setting.
+        ConfigurationError: a text is not a value of its setting.
     """
     found = {key: text for key, (_, text) in flags.items() if text is not None}
     for key, text in found.items():
@@ -448,7 +448,11 @@ def _restore_settings(
     allow_non_restored_state: bool,
     new_query_id: bool | None,
 ) -> SavepointRestoreSettings | None:
-    """Return the state that a job starts from. Raises `CheckpointError` if it is no savepoint and no checkpoint."""
+    """Return the state that a job starts from.
+
+    Raises:
+        CheckpointError: it is neither a savepoint nor a checkpoint.
+    """
     if savepoint is None:
         return None
     from runtime.checkpoint.remote_savepoint import check_state_at

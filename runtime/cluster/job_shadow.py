@@ -406,7 +406,7 @@ class _Place:
                 now = one.offsets_of(batch_id)
                 if now != (self.offsets(one) / str(batch_id)).read_bytes():
                     raise CheckpointError(
-                        f"query {one.name!r} was rolled back while it was rehearsed, and has run batch {batch_id} anew",
+                        f"query {one.name!r} was rolled back during its rehearsal, and has run batch {batch_id} again",
                         f"try again; {_RUNS_ON}",
                     )
 

@@ -127,12 +127,12 @@ def decide(known: Upgrade | None, job_id: JobID, order: Order, *, is_same: bool 
             return Action.GO_ON if known.is_waiting else Action.REPORT
         if order is Order.UNDO:
             raise ClusterError(
-                f"no upgrade of job {job_id} is known that can be undone: only the last one can be, and only once",
+                f"no upgrade of job {job_id} can be undone: only the last one can be, and only once",
                 "to return to a version before that, upgrade the job that runs now (`understudy job list`) to its "
                 "file: understudy job upgrade JOB_ID FILE",
             )
         raise ClusterError(
-            f"no upgrade of job {job_id} is known",
+            f"no upgrade of job {job_id} was interrupted",
             f"give the file of the new version: understudy job upgrade {job_id} FILE",
         )
     match known.step, order:

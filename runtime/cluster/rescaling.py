@@ -53,7 +53,7 @@ def compact_interval_of(configuration: Configuration) -> int:
     """Return the file sink's compact interval that ``-D`` or the configuration gives; raises `ClusterError`."""
     interval = configuration.spark_properties().get(COMPACT_INTERVAL, str(DEFAULT_COMPACT_INTERVAL))
     if not interval.isdecimal() or not int(interval):
-        raise ClusterError(f"{COMPACT_INTERVAL}: {interval!r} is no number of batches", "give a whole number from 1")
+        raise ClusterError(f"{COMPACT_INTERVAL}: {interval!r} is not a number of batches", "give a whole number from 1")
     return int(interval)
 
 
@@ -90,7 +90,7 @@ class RescaledStart:
 
     Raises:
         CheckpointError: the savepoint cannot be rescaled. Nothing was written.
-        ClusterError: the compact interval is no number.
+        ClusterError: the compact interval is not a number.
     """
 
     def __init__(self, configuration: Configuration, name: str, partitions: int) -> None:
@@ -191,7 +191,7 @@ class JobSavepoints:
             )
 
     def directory(self, given: Path | None) -> Path | None:
-        """Return the directory of a savepoint that is read here, which is local even if the cluster's is not."""
+        """Return the local directory for a savepoint that this command reads; the cluster's own may be remote."""
         return given or self._home or (Path(known) if (known := self._client.overview().savepoint_dir) else None)
 
     def take(self, job_id: JobID, directory: Path | None, remedy: str, trigger_id: TriggerID | None = None) -> Path:

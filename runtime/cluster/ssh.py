@@ -52,7 +52,9 @@ def parse_hosts(text: str, name: str) -> list[str]:
     for number, line in enumerate(text.splitlines(), 1):
         host = line.partition("#")[0].strip()
         if host and not _HOST.fullmatch(host):
-            raise HostFileError(f"{name}:{number}: {host!r} is no host", "write one host name or address on each line")
+            raise HostFileError(
+                f"{name}:{number}: {host!r} is not a host", "write one host name or address on each line"
+            )
         if host:
             hosts[host] = None
     return list(hosts)

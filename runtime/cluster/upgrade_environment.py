@@ -99,7 +99,7 @@ class Environment:
         The packages of this process are on the path only in its own environment.
 
         Raises:
-            UpgradeRefusedError: the directory is no virtual environment.
+            UpgradeRefusedError: the directory is not a virtual environment.
         """
         path = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and part != _ROOT]
         if venv is None:
@@ -107,7 +107,7 @@ class Environment:
         python = venv.absolute() / "bin" / "python"
         if not os.access(python, os.X_OK):
             raise UpgradeRefusedError(
-                f"{venv} is no virtual environment: it has no program bin/python",
+                f"{venv} is not a virtual environment: it has no program bin/python",
                 "name the directory that `python -m venv` has made",
             )
         return cls(python, os.pathsep.join(path))
@@ -242,7 +242,7 @@ class FormerEnvironment:
         former = cls.read(directory)
         if former is None:
             raise UpgradeRefusedError(
-                "no upgrade is known that could be undone: none was made since the cluster's start, or it was undone",
+                "there is no upgrade to undo: the cluster was not upgraded since its start, or its upgrade was undone",
                 "name the environment of the earlier release with --to",
             )
         environment = Environment(Path(former.python), former.path)
@@ -301,7 +301,7 @@ class Wheel:
         """Return the wheel in a file.
 
         Raises:
-            UpgradeRefusedError: the file cannot be read, or is no wheel of Understudy.
+            UpgradeRefusedError: the file cannot be read, or is not a wheel of Understudy.
         """
         try:
             with path.open("rb") as file:
@@ -314,7 +314,7 @@ class Wheel:
                 raise ValueError(f"it has {name} {version}")
         except (OSError, ValueError, zipfile.BadZipFile) as error:
             raise UpgradeRefusedError(
-                f"{path} is no wheel of Understudy: {getattr(error, 'strerror', None) or error}",
+                f"{path} is not a wheel of Understudy: {getattr(error, 'strerror', None) or error}",
                 "name a file understudy_spark-VERSION-py3-none-any.whl, or the directory of a virtual environment",
             ) from error
         return cls(path.absolute(), version, digest, tuple(described.get_all("Requires-Dist") or ()))
@@ -399,7 +399,7 @@ class _Requirement:
         match = re.match(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[([^\]]*)\])?", head)
         if match is None:
             raise UpgradeRefusedError(
-                f"{text!r} is no requirement of a package", "make a virtual environment, and name that with --to"
+                f"{text!r} is not a requirement of a package", "make a virtual environment, and name that with --to"
             )
         extra = re.search(r"""extra\s*==\s*['"]([^'"]+)['"]""", marker)
         wanted = frozenset(_normalized(each) for each in (match[2] or "").split(",") if each.strip())

@@ -154,7 +154,7 @@ def check_part(role: Role, whole: ClusterState, target: Target) -> None:
         target: the other installation.
 
     Raises:
-        UpgradeRefusedError: it cannot be.
+        UpgradeRefusedError: this part cannot be upgraded; the message says why.
     """
     if role is Role.MASTER and not whole.is_member:
         raise UpgradeRefusedError(

@@ -227,7 +227,7 @@ def check_upgrade(state: ClusterState, target: Target) -> None:
     """Check that a cluster can be upgraded to a release while it runs.
 
     Raises:
-        UpgradeRefusedError: it cannot be.
+        UpgradeRefusedError: the cluster cannot be upgraded so; the message says why.
     """
     if not state.is_session:
         raise UpgradeRefusedError(

@@ -147,7 +147,7 @@ def token_add(configuration: Configuration, user_name: str, label: str, lifetime
     except IdentityError as error:
         raise ClusterError(str(error), "`understudy token add --help` shows examples") from None
     _ask(configuration, lambda dispatcher: dispatcher.add_token(record))
-    until = "for ever" if record.expires_ms is None else f"until {format_moment(record.expires_ms)}"
+    until = "without an end" if record.expires_ms is None else f"until {format_moment(record.expires_ms)}"
     say(f"token {record.token_id} of user {user_name} is valid {until}; it is not shown again")
     print_answer(IssuedToken(record.token_id, user_name, text, record.expires_ms), text, as_json)
 

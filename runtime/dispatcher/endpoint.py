@@ -499,7 +499,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
             return self._admission.expired_uploads(kept, time.monotonic(), self._upload_lifetime_s)
 
         for job_id in expired():
-            # Another upload may have had it deleted meanwhile, and its user may upload anew.
+            # Another upload may have had it deleted meanwhile, and its user may upload it again.
             if job_id in expired() and not await self._delete_unsubmitted(job_id, term):
                 return  # the BlobServer does not answer: the next upload tries again
 
@@ -795,7 +795,7 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         except HaError as error:
             raise IdentitiesUnreachableError(f"the users cannot be read: {error}; repeat the command") from error
         for field in found.unreadable:
-            self.log.warning("the entry %r of the store of users cannot be read, and identifies nobody", field)
+            self.log.warning("the entry %r of the store of users cannot be read; the cluster rejects its tokens", field)
         return found
 
     @rpc
@@ -860,7 +860,9 @@ class Dispatcher(LeaderEndpoint, DispatcherGateway):
         job = self._jobs.get(job_id)
         if job is None and self.fencing_token is None:
             # The call began under a leadership that is over: only the next leader knows the jobs.
-            raise JobNotReachableError(f"the Dispatcher does not lead any more and cannot find job {job_id}; ask again")
+            raise JobNotReachableError(
+                f"the Dispatcher does not lead any more and cannot find job {job_id}; retry in a moment"
+            )
         if job is None:
             raise JobNotFoundError(
                 f"no job {job_id} is running or remembered; `understudy job list` shows those that are"

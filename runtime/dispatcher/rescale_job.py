@@ -56,14 +56,14 @@ def rescale_graph(
         created_ms: the time, in milliseconds since the epoch.
 
     Raises:
-        SavepointError: *partitions* is no number of partitions, or a query is named for an undo.
+        SavepointError: *partitions* is not a number of partitions, or a query is named for an undo.
     """
     if partitions is not None and partitions < 1:
-        raise SavepointError(f"{partitions} is no number of partitions", "choose 1 or more")
+        raise SavepointError(f"{partitions} is not a number of partitions", "choose 1 or more")
     if partitions is None and query:
         raise SavepointError("one query alone cannot be undone", "an undo is of the whole of the last rescale")
     if "\0" in query or "\0" in directory:
-        raise SavepointError("a name with a NUL character is no name", "name a query of the job, and a directory")
+        raise SavepointError("a name with a NUL character is not a name", "name a query of the job, and a directory")
     wanted = ("--undo",) if partitions is None else ("--partitions", str(partitions))
     named = (f"--query={query}",) if query else ()
     placed = (f"--savepoint={directory}",) if directory else ()

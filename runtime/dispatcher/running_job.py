@@ -59,7 +59,7 @@ class RunningJob:
     def gateway(self) -> JobMasterGateway:
         """Gateway of the present JobMaster; raises `JobNotReachableError`."""
         if self.leader.gateway is None:
-            raise JobNotReachableError(f"the JobMaster of job {self.job_id} is being started; ask again in a moment")
+            raise JobNotReachableError(f"the JobMaster of job {self.job_id} is being started; retry in a moment")
         return self.leader.gateway
 
     def last_known(self) -> ArchivedExecutionGraph:
@@ -119,7 +119,9 @@ class RunningJob:
                 async with asyncio.timeout(DETAILS_TIMEOUT_S):
                     await self.over.wait()
             except TimeoutError:
-                raise JobNotReachableError(f"the end of job {self.job_id} is being recorded; ask again") from None
+                raise JobNotReachableError(
+                    f"the end of job {self.job_id} is being recorded; retry in a moment"
+                ) from None
         return graph
 
     async def try_to_request(self) -> ArchivedExecutionGraph | None:

@@ -37,7 +37,7 @@ class HaError(Exception):
 class HaUnreachableError(HaError):
     """No connection, or no reply in time; whether a write took effect is unknown.
 
-    It is no OSError: a caller that handles the errors of its own files must not take this for one of them.
+    It is not an OSError: a caller that handles the errors of its own files must not take this for one of them.
 
     Args:
         message: for users.

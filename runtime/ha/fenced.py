@@ -105,7 +105,7 @@ class FencedWriter:
 
 def refusal(what: str, term: LeaderTerm, epoch: str | int | None) -> LeadershipLostError:
     """Return the error of a write whose term is over; ``epoch`` is that of the leader, if there is one."""
-    leader = f"epoch {epoch} leads now" if epoch else "nobody leads now"
+    leader = f"epoch {epoch} leads now" if epoch else "no leader is known"
     return LeadershipLostError(
         f"{what} by {term.component} of epoch {term.epoch} was refused: its leadership is over, {leader}"
     )

@@ -86,7 +86,7 @@ def _refusal(binary: Path) -> str | None:
         return f"{binary} does not run: {error}"
     match = re.search(r"v=(\d+)\.(\d+)", output)
     if match is None:
-        return f"{binary} is no redis-server"
+        return f"{binary} is not a redis-server"
     version = (int(match[1]), int(match[2]))
     if version < MINIMUM_VERSION:
         return f"{binary} is version {version[0]}.{version[1]}, 6.2 is needed"
@@ -321,7 +321,9 @@ class EmbeddedRedis:
         except FileNotFoundError:
             match = None
         if match is None:
-            raise RedisServerError(f"{self._config_path} holds no password of ours. Remove {self.directory}.")
+            raise RedisServerError(
+                f"{self._config_path} has no password, so Understudy did not write it. Remove {self.directory}."
+            )
         return match[1]
 
     def _client(self, password: str | None) -> redis.Redis:

@@ -124,7 +124,7 @@ def encode_users(users: StoredUsers) -> str:
 
 def decode_users(text: str, where: str) -> StoredUsers:
     """Return the map of such a text; raises `StateCorruptedError`, which names *where* it is from."""
-    damaged = f"{where} is no file of users; restore it from a copy, or remove it to have no users"
+    damaged = f"{where} is not a file of users; restore it from a copy, or remove it to have no users"
     try:
         entries = json.loads(text)["entries"]
     except (ValueError, KeyError, TypeError) as error:

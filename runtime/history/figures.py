@@ -76,7 +76,7 @@ class Sample:
         """Read a line. Raises ValueError."""
         found = json.loads(line)
         if not isinstance(found, dict) or type(found.get("at_ms")) not in _NUMBERS:
-            raise ValueError("a line of figures is no object with at_ms")
+            raise ValueError("a line of figures is not an object with at_ms")
         rows = found.get("rows", {})
         counts = {name: int(found[name]) for name in _COUNTS if type(found.get(name)) in _NUMBERS}
         rates = (
@@ -271,7 +271,7 @@ def _mean(group: Sequence[Sample]) -> Sample:
 
 
 def _longest_pause(samples: Sequence[Sample]) -> float:
-    """Return the longest pause between two samples, in milliseconds, that is no gap."""
+    """Return the longest pause between two samples, in milliseconds, that is not a gap."""
     pauses = sorted(after.at_ms - before.at_ms for before, after in pairwise(samples))
     return GAP_FACTOR * pauses[len(pauses) // 2] if pauses else 0.0
 

@@ -12,7 +12,7 @@ All of them are `ValueError`:
     ├── InvalidEdgeError            an edge's settings do not fit
     ├── InvalidParameterError       a parameter is not JSON-like, or declared wrongly
     │   └── ParameterUsageError     the command line's parameters are not the declared ones
-    ├── InvalidConfigurationError   a job sets something that is no option of jobs, or a wrong value
+    ├── InvalidConfigurationError   a job sets something that is not an option of jobs, or a wrong value
     └── JobGraphVersionError        the graph was written in a format that this version does not read
 """
 
@@ -56,7 +56,7 @@ class InvalidParameterError(JobGraphError):
 
 
 class InvalidConfigurationError(JobGraphError):
-    """A job sets something for itself that is no option of jobs, or a wrong value."""
+    """A job sets something for itself that is not an option of jobs, or a wrong value."""
 
 
 class ParameterUsageError(InvalidParameterError):

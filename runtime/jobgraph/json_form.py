@@ -38,7 +38,7 @@ def from_json(data: bytes) -> JobGraph:
     try:
         given = json.loads(data)
     except (ValueError, RecursionError):
-        raise JobGraphError("the job graph is no JSON") from None
+        raise JobGraphError("the job graph is not JSON") from None
     if not isinstance(given, dict):
         raise JobGraphError("the job graph must be an object of JSON")
     version = given.get("format_version", oldest_version(Format.JOB_GRAPH))

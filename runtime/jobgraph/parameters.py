@@ -47,7 +47,7 @@ class Parameter:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name) or self.name == "help":
             raise InvalidParameterError(
-                f"{self.name!r} is no parameter name: use letters, digits, - and _, a letter first, and not 'help'"
+                f"{self.name!r} is not a parameter name: use letters, digits, - and _, a letter first, and not 'help'"
             )
         if self.type not in _TYPES:
             names = ", ".join(kind.__name__ for kind in _TYPES)
@@ -58,7 +58,9 @@ class Parameter:
         if self.default is not REQUIRED and self.default is not None:
             self._check_type(self.default, "default")
             if self.choices and self.default not in self.choices:
-                raise InvalidParameterError(f"the default {self.default!r} of parameter --{self.name} is no choice")
+                raise InvalidParameterError(
+                    f"the default {self.default!r} of parameter --{self.name} is not one of its choices"
+                )
 
     @property
     def is_required(self) -> bool:

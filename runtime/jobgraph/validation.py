@@ -64,7 +64,7 @@ def validate(graph: JobGraph) -> None:
     if graph.owner:
         check_name("owner", graph.owner)
     if graph.session_id and SESSION_ID.fullmatch(graph.session_id) is None:
-        raise JobGraphError(f"{graph.session_id[:40]!r} is no id of a Spark Connect session: it must be a UUID")
+        raise JobGraphError(f"{graph.session_id[:40]!r} is not an id of a Spark Connect session: it must be a UUID")
     if graph.session_id and graph.kind is not JobKind.PIPELINE:
         raise JobGraphError(f"job {graph.name!r} has a Spark Connect session: only a pipeline can have one")
     if not graph.vertices:
@@ -110,9 +110,11 @@ def check_environment(environment: dict[str, str]) -> None:
     """Check the environment variables of a job; raises `JobGraphError`, without any value in the message."""
     for name, value in environment.items():
         if not _VARIABLE.fullmatch(name):
-            raise JobGraphError(f"{name[:40]!r} is no name of an environment variable")
+            raise JobGraphError(f"{name[:40]!r} is not a valid name of an environment variable")
         if name in RESERVED_VARIABLES:
-            raise JobGraphError(f"the environment variable {name} is the cluster's own: give the job another")
+            raise JobGraphError(
+                f"the environment variable {name} is reserved for the cluster; give the job's variable another name"
+            )
         if "\0" in value:
             raise JobGraphError(f"the value of the environment variable {name} has a NUL character")
     if sum(len(name) + len(value) for name, value in environment.items()) > MAX_ENVIRONMENT:
@@ -122,7 +124,7 @@ def check_environment(environment: dict[str, str]) -> None:
 def check_name(what: str, name: str) -> None:
     """Check the name of a job or a vertex: printable, not blank, at most `MAX_NAME_LENGTH` characters."""
     if not isinstance(name, str) or not name.strip() or not name.isprintable():
-        raise JobGraphError(f"{name!r} is no {what} name: it must be printable text and not blank")
+        raise JobGraphError(f"{name!r} is not a valid {what} name: it must be printable text and not blank")
     if len(name) > MAX_NAME_LENGTH:
         raise JobGraphError(f"the {what} name {name[:40]!r}... has {len(name)} characters, over {MAX_NAME_LENGTH}")
 

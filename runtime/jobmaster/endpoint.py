@@ -728,7 +728,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
     def _require_checkpoints(self) -> JobCheckpoints:
         """Return the job's checkpoints, once its tasks are known; until then earlier requests are not known either."""
         if self._checkpoints is None or self._require_graph().is_reconciling:
-            raise JobNotReachableError(f"job {self._job_id} is being recovered; ask again")
+            raise JobNotReachableError(f"job {self._job_id} is being recovered; retry in a moment")
         return self._checkpoints
 
     @rpc
@@ -845,7 +845,7 @@ class JobMaster(LeaderEndpoint, JobMasterGateway):
 
     def _require_graph(self) -> ExecutionGraph:
         if self._graph is None:
-            raise JobNotReachableError(f"job {self._job_id} is being recovered; ask again")
+            raise JobNotReachableError(f"job {self._job_id} is being recovered; retry in a moment")
         return self._graph
 
     async def _written(self) -> None:

@@ -66,7 +66,7 @@ class ExecutionJournal:
         if self._task is not None:
             self._task.cancel()
         if self._next is not None and not self._next.done():
-            self._next.set_exception(JobNotReachableError(f"job {self._job_id} is being recovered; ask again"))
+            self._next.set_exception(JobNotReachableError(f"job {self._job_id} is being recovered; retry in a moment"))
 
     async def _write(self) -> None:
         while self._next is not None:
@@ -74,7 +74,7 @@ class ExecutionJournal:
             try:
                 await self._put(self._take())
             except BaseException as error:
-                cause = str(error) or "ask again"  # the error of a cancelled write is empty
+                cause = str(error) or "retry in a moment"  # the error of a cancelled write is empty
                 waiting.set_exception(JobNotReachableError(f"job {self._job_id} is being recovered: {cause}"))
                 if isinstance(error, LeadershipLostError):
                     self._endpoint.log.warning("%s", error)

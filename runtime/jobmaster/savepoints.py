@@ -606,11 +606,11 @@ def _take_away(part: Path) -> None:
 
 
 def _remove_uploaded(made: Path, place: str) -> None:
-    """Remove the remote files of an attempt. Without a manifest they are no savepoint, if some stay."""
+    """Remove the remote files of an attempt. Those that stay are not a savepoint, because they have no manifest."""
     with contextlib.suppress(SavepointError):
         remove_files(made, place)
 
 
 def _remove(directory: Path) -> None:
-    """Remove as much as possible: the rest is hidden, and is no savepoint."""
+    """Remove as much as possible: the rest is hidden, and is not a savepoint."""
     shutil.rmtree(directory, ignore_errors=True)

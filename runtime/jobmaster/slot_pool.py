@@ -313,7 +313,7 @@ class SlotPool:
         return instructions
 
     def next_deadline(self) -> float | None:
-        """Return when `expired` will next have an effect, in monotonic seconds; None: never as things are."""
+        """Return when `expired` will next have an effect, in monotonic seconds; None if nothing can expire."""
         deadlines = [pending.deadline for pending in self._pending.values()]
         deadlines += [held.idle_since + self._idle_timeout for held in self._held.values() if held.request_id is None]
         return min(deadlines, default=None)

@@ -200,7 +200,7 @@ class Collector:
                 connection.request("POST", self._path, _encoded(spans, self._resource), self._headers)
                 response = connection.getresponse()
                 body = response.read(MOST_OF_AN_ANSWER)
-        except (http.client.HTTPException, UnicodeError) as error:  # UnicodeError: of a name that is no host's
+        except (http.client.HTTPException, UnicodeError) as error:  # UnicodeError: of a name that is not a host's
             raise OSError(f"the request fails: {error!r}") from error
         if response.status in _BUSY:
             raise OSError(f"status {response.status}")

@@ -192,7 +192,7 @@ def _event(line: bytes) -> WatchEvent:
         values = json.loads(line)
         kind, found = str(values["type"]), dict(values["object"])
     except (ValueError, KeyError, TypeError) as error:
-        raise KubernetesError(0, f"the API server sent a line that is no event: {line[:80]!r}") from error
+        raise KubernetesError(0, f"the API server sent a line that is not an event: {line[:80]!r}") from error
     if kind == "ERROR":
         raise KubernetesError(int(found.get("code") or 0), _refusal(int(found.get("code") or 0), found))
     return WatchEvent(kind, found)

@@ -59,7 +59,7 @@ def load_template(configuration: Configuration) -> Pod:
     """Return the configured pod template; an empty pod where there is none.
 
     Raises:
-        ConfigurationFileError: it cannot be read, or is no pod.
+        ConfigurationFileError: it cannot be read, or is not a pod.
     """
     path = configuration.get(KubernetesOptions.POD_TEMPLATE)
     if path is None:
@@ -77,7 +77,7 @@ def load_template(configuration: Configuration) -> Pod:
         ) from error
     if not isinstance(template, dict) or template.get("kind") != "Pod":
         raise ConfigurationFileError(
-            f"{path} is no pod: its kind is not Pod", "start it with apiVersion: v1, kind: Pod"
+            f"{path} is not a pod: its kind is not Pod", "start it with apiVersion: v1, kind: Pod"
         )
     if wrong := _wrong_part(template):
         raise ConfigurationFileError(f"the pod template {path} cannot be used: {wrong}", "correct the file")
@@ -96,7 +96,7 @@ def _wrong_part(template: Pod) -> str:
 
 def _wrong_container(container: object) -> str:
     if not isinstance(container, dict):
-        return "an entry of spec.containers is no mapping"
+        return "an entry of spec.containers is not a mapping"
     name = f"spec.containers[{container.get('name')}]."
     return _wrong_parts(name, container, {"resources": dict, "env": list, "command": list}) or _wrong_parts(
         f"{name}resources.", container.get("resources", {}), {"requests": dict, "limits": dict}
@@ -108,7 +108,7 @@ def _wrong_parts(where: str, values: Pod, types: Mapping[str, type]) -> str:
         if values.get(key) is None:
             values.pop(key, None)
         elif not isinstance(values[key], type_):
-            return f"{where}{key} is no {'mapping' if type_ is dict else 'list'}"
+            return f"{where}{key} is not a {'mapping' if type_ is dict else 'list'}"
     return ""
 
 

@@ -62,7 +62,7 @@ class EnvironmentBuilder:
 
         Raises:
             EnvironmentBuildError: it was cancelled, pip failed, an archive is damaged or of another Python, or a name
-                is no file name.
+                is not a file name.
             OSError: the files cannot be written.
         """
         files = directory / _FILES
@@ -177,7 +177,7 @@ def _paths(spec: EnvironmentSpec, files: Path) -> Iterable[tuple[Library, Path]]
 def _file_name(library: Library) -> str:
     name = Path(library.name).name
     if name != library.name or name in ("", ".", "..") or "\0" in name:
-        raise EnvironmentBuildError(f"{library.name!r} is no file name")
+        raise EnvironmentBuildError(f"{library.name!r} is not a file name")
     return name
 
 

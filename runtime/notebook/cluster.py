@@ -131,7 +131,7 @@ class Cluster:
             NotebookError: an option does not exist.
         """
         if unknown := sorted(options.keys() - set(SUBMIT_OPTIONS)):
-            raise NotebookError(f"{unknown[0]!r} is no option of a job", f"those are {', '.join(SUBMIT_OPTIONS)}")
+            raise NotebookError(f"{unknown[0]!r} is not an option of a job", f"those are {', '.join(SUBMIT_OPTIONS)}")
         return Submitter(self.client, self._ends, options)
 
     def gather(self, jobs: Iterable[Job[T]], *, errors: Literal["raise", "skip"] = "raise") -> list[T]:

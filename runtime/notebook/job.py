@@ -243,7 +243,7 @@ class Job(Generic[T]):
             return _Outcome(None, lost)
         try:
             return _Outcome(load_result(data))
-        except Exception as error:  # its unpickling may raise anything, which is no error of the function
+        except Exception as error:  # unpickling may raise anything, which is not the function's error
             strange = JobFailedError(
                 f"job {self.id} has finished, but its return value cannot be unpickled here: "
                 f"{type(error).__name__}: {error}",
@@ -423,7 +423,7 @@ class Job(Generic[T]):
             the directory of the savepoint from which the job's tasks restart.
 
         Raises:
-            SavepointError: *partitions* is no number of partitions.
+            SavepointError: *partitions* is not a number of partitions.
             ClusterError: the job could not be rescaled, and continues as it was.
             JobAlreadyTerminatedError: the job is over.
         """

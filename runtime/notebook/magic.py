@@ -106,7 +106,9 @@ def _cluster(shell: InteractiveShell, variable: str) -> Cluster:
     if isinstance(found, Cluster):
         return found
     if found is not None or variable != CLUSTER:
-        raise UsageError(f"%%understudy: the variable {variable} is no cluster: {variable} = connect(...) makes it one")
+        raise UsageError(
+            f"%%understudy: the variable {variable} is not a cluster; assign one: {variable} = connect(...)"
+        )
     cluster = connect()
     shell.user_ns[variable] = cluster
     return cluster

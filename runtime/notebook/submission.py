@@ -146,11 +146,11 @@ def _main_of(pipeline: Pipeline, scratch: Path) -> Path:
 
 
 def job_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings as a job has them; raises `NotebookError` if one is no setting of a job."""
+    """Return the settings as a job has them; raises `NotebookError` if one is not a setting of a job."""
     wrong = [key for key in settings if not is_job_setting(key)]
     if wrong:
         own = ", ".join(sorted(option.key for option in JOB_OPTIONS))
-        raise NotebookError(f"{wrong[0]!r} is no setting of a job", f"those are Spark's own and {own}")
+        raise NotebookError(f"{wrong[0]!r} is not a setting of a job", f"those are Spark's own and {own}")
     report_once(
         (warning for key in settings if (warning := deprecation(key, "settings of the job"))),
         lambda text: warnings.warn(text, stacklevel=2),

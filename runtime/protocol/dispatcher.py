@@ -210,7 +210,7 @@ class DispatcherGateway(FencedRpcGateway):
 
         Raises:
             JobNotFoundError, JobAlreadyTerminatedError: there is no such job, or it is over.
-            CheckpointError: *partitions* is no number of partitions, or a query is named for an undo.
+            CheckpointError: *partitions* is not a number of partitions, or a query is named for an undo.
             RescaleInProgressError: the job is being rescaled or upgraded already.
             JobSubmissionError: the new job cannot be accepted at present.
         """

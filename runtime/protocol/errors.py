@@ -18,7 +18,7 @@
     ├── DeploymentNotFoundError      a part of a deployment travels as a blob, which was not found
     ├── UnknownOperationError        no savepoint or checkpoint of that trigger id is known here
     ├── FeatureLevelHeldError        a component does not support a higher feature level
-    ├── NoSuchLogError               the requested file is no log
+    ├── NoSuchLogError               the requested file is not a log
     ├── NoSuchTaskError              no process of that attempt runs here
     ├── NoSuchSessionError           the job has no open Spark Connect session here
     ├── TaskNotRespondingError       a task process does not answer
@@ -152,7 +152,7 @@ class FeatureLevelHeldError(GatewayError):
 
 @wire_error
 class NoSuchLogError(GatewayError):
-    """The requested file is no log."""
+    """The requested file is not a log."""
 
 
 @wire_error

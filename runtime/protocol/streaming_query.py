@@ -30,7 +30,7 @@ class SourceProgress:
         rows_per_second: rows that arrived, divided by the time since the batch before; 0 where Spark reports none.
         processed_per_second: rows that were processed, divided by the duration of the batch.
         lag: distance from the batch's end to the source's newest data. Its unit is that of the offset: messages,
-            seconds, or entries in the log of a file source. None where its offsets are no numbers.
+            seconds, or entries in the log of a file source. None where its offsets are not numbers.
     """
 
     description: str

@@ -350,7 +350,7 @@ def parse_queues(text: str, name: str) -> Queues:
         name: the file's name, for errors.
 
     Raises:
-        QueuesError: it is no YAML, or has an unknown key or a wrong value.
+        QueuesError: it is not YAML, or has an unknown key or a wrong value.
     """
     root = _Part(_load(text, name), name, "")
     root.only("queues", "groups", "users", "each-user", "each-task", "half-life")
@@ -364,7 +364,7 @@ def parse_queues(text: str, name: str) -> Queues:
     for queue in queues:
         if queue.name == DEFAULT_QUEUE and not queue.is_open:
             raise QueuesError(
-                f"{name}: queues.{DEFAULT_QUEUE}: this queue is for everybody; remove users and groups from it, or "
+                f"{name}: queues.{DEFAULT_QUEUE}: this queue is for all users; remove users and groups from it, or "
                 "limit it with slots"
             )
     users = {user: part.only(*_KEYS).limits() for user, part in root.parts("users").items()}
@@ -381,7 +381,7 @@ def parse_queues(text: str, name: str) -> Queues:
     try:
         half_life_s = DEFAULT_HALF_LIFE_S if half_life is None else _HALF_LIFE.parse(str(half_life))
     except ValueError:
-        raise root.error("half-life", f"{half_life!r} is no time; write {_HALF_LIFE.expected}") from None
+        raise root.error("half-life", f"{half_life!r} is not a time; write {_HALF_LIFE.expected}") from None
     each_task = Demand(of_task.memory_mb or 0, of_task.cpus or Decimal())
     return Queues(tuple(queues), groups, users, each, half_life_s, each_task, True)
 
@@ -445,10 +445,10 @@ class _Part:
         if self.content is None:
             return {}
         if not isinstance(self.content, dict):
-            raise self.error("", f"{str(self.content)[:64]!r} is no map; write `key: value` on each line")
+            raise self.error("", f"{str(self.content)[:64]!r} is not a map; write `key: value` on each line")
         for key in self.content:
             if not isinstance(key, str):
-                raise self.error("", f"the key {str(key)[:64]!r} is no text; put it in quotation marks")
+                raise self.error("", f"the key {str(key)[:64]!r} is not text; put it in quotation marks")
         return self.content
 
     def only(self, *known: str) -> _Part:
@@ -467,7 +467,7 @@ class _Part:
         section = self.part(key)
         for name in section.map():
             if _NAME.fullmatch(name) is None:
-                raise section.error("", f"{name[:80]!r} is no name; a name has at most 64 letters, digits and ._@-")
+                raise section.error("", f"{name[:80]!r} is not a name; a name has at most 64 letters, digits and ._@-")
         return {name: section.part(name) for name in section.map()}
 
     def names(self, key: str) -> tuple[str, ...]:
@@ -475,7 +475,7 @@ class _Part:
         if found is None:
             return ()
         if not isinstance(found, list) or not all(isinstance(item, str) and _NAME.fullmatch(item) for item in found):
-            raise self.error(key, f"{str(found)[:64]!r} is no list of names; write [ada, bob]")
+            raise self.error(key, f"{str(found)[:64]!r} is not a list of names; write [ada, bob]")
         return tuple(dict.fromkeys(found))
 
     def whole(self, key: str, least: int, most: int) -> int | None:
@@ -522,10 +522,10 @@ class QueuesFile:
         return self._problem
 
     def read(self) -> Queues:
-        """Return the queues: of the present content, or of the last one that was right.
+        """Return the queues of the file, or of its last valid content while it is invalid.
 
         Raises:
-            QueuesError: the file is missing or wrong, and was never right.
+            QueuesError: the file is missing or invalid, and had no valid content since the start.
         """
         if self._path is not None:
             try:
@@ -553,5 +553,5 @@ class QueuesFile:
         try:
             text = data.decode()
         except UnicodeDecodeError:
-            raise QueuesError(f"{path}: the file is no UTF-8 text; save it as such") from None
+            raise QueuesError(f"{path}: the file is not UTF-8 text; save it as such") from None
         return parse_queues(text, str(path))

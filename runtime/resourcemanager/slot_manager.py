@@ -222,7 +222,7 @@ class FreeSlots:
             location: of the TaskExecutor.
             number: of its registration; among TaskExecutors with equally many free slots the lowest is found.
             free: how many; 0 if none may be allocated.
-            user: to whom the TaskExecutor belongs; None for nobody.
+            user: whose jobs the TaskExecutor runs; None if it serves no user yet.
         """
         hosts = (ANY_HOST, location.host) if location.host else (ANY_HOST,)
         room = _Room(tuple((host, user) for host in hosts), number, free)

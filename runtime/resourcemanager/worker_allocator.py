@@ -144,7 +144,7 @@ class WorkerAllocator:
         self._failed(cause, now)
 
     def none_left(self, request: int, cause: str, now: float) -> None:
-        """Note that the driver has no further worker, which is no failure; pause for the retry interval."""
+        """Note that the driver has no further worker, which is not a failure; pause for the retry interval."""
         self._requested.discard(request)
         self._paused_until = max(self._paused_until, now + self.limits.retry_interval_s)
         self._last_failure = cause

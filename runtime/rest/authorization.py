@@ -74,10 +74,10 @@ class KnownIdentities:
         self._new = Snapshots(MIN_AGE_S, clock)
 
     async def identify(self, shown: bytes) -> Principal | Refusal:
-        """Return whom a token identifies, or why it identifies nobody.
+        """Return the user of a token, or why it is refused.
 
         Raises:
-            HaError: the store does not answer, so nobody is identified.
+            HaError: the store does not answer, so the user is not known.
         """
         if self._issuer is not None and not looks_like_a_token(shown):
             return await self._identify_by(self._issuer, shown)
@@ -302,4 +302,4 @@ _OWNERS: Mapping[str, Callable[[Rest, str], Awaitable[str | None]]] = {
     "dispatcher/list_tokens": _named,
     "dispatcher/revoke_token": _owner_of_token,
 }
-"""How the owner of the first argument is found, for calls whose first argument is no job."""
+"""How the owner of the first argument is found, for calls whose first argument is not a job."""

@@ -91,8 +91,8 @@ def rules_of(configuration: Configuration) -> OidcRules | None:
         )
     if not get(RestOptions.TOKEN_ENABLED):
         raise PreflightError(
-            f"{OidcOptions.ISSUER.key} is set and {RestOptions.TOKEN_ENABLED.key} is false: nobody would be identified",
-            f"remove one of them; without {RestOptions.TOKEN_ENABLED.key} everyone is an admin",
+            f"{OidcOptions.ISSUER.key} is set and {RestOptions.TOKEN_ENABLED.key} is false, so no user could log in",
+            f"remove one of these settings; {RestOptions.TOKEN_ENABLED.key}: false makes every client an admin",
         )
     if importlib.util.find_spec("jwt") is None:
         raise PreflightError(
@@ -243,7 +243,7 @@ class Issuer:
             now_ms: now, in milliseconds since the epoch.
 
         Raises:
-            TokenRefusedError: it identifies nobody; the message is for the log.
+            TokenRefusedError: it belongs to no user; the message is for the log.
             IssuerAnswerError: the issuer's keys are not known at present.
         """
         return await self._with_keys(lambda keys: identify(token, keys, self._rules, now_ms))

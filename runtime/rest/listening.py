@@ -43,7 +43,7 @@ def ports(configuration: Configuration) -> range:
     found = range(int(first), int(last or first) + 1)
     if not found or found[-1] > 65535:
         raise PreflightError(
-            f"{RestOptions.BIND_PORT.key} = {text} is no range of ports", "give it as FIRST-LAST, at most 65535"
+            f"{RestOptions.BIND_PORT.key} = {text} is not a range of ports", "give it as FIRST-LAST, at most 65535"
         )
     return found
 
@@ -71,7 +71,7 @@ def check_exposure(configuration: Configuration) -> None:
     lacks += [] if secured else ["TLS"]
     if lacks and not is_loopback(host) and not configuration.get(RestOptions.ALLOW_INSECURE):
         raise PreflightError(
-            f"the web endpoint would listen on {host} without {' and '.join(lacks)}: others could run code through it",
+            f"the web endpoint would listen on {host} without {' and '.join(lacks)}: its clients could run code",
             "keep rest.authentication.enabled, set security.ssl.rest.*, or set rest.allow-insecure=true",
         )
 
@@ -82,7 +82,7 @@ def exposure_warning(configuration: Configuration) -> str:
     if not get(RestOptions.ENABLED):
         return ""
     host = bind_address(configuration)
-    whoever = "every user of this machine" if is_loopback(host) else f"everybody who reaches {host}"
+    whoever = "every user of this machine" if is_loopback(host) else f"everyone who reaches {host}"
     if not get(RestOptions.TOKEN_ENABLED):
         return (
             f"WARNING: {RestOptions.TOKEN_ENABLED.key} is false: {whoever} may run code as {_user()} "
@@ -156,5 +156,5 @@ def listen(host: str, wanted: Iterable[int], key: str, otherwise: str = OR_WITHO
     elif denied:
         problem = f"only root may listen on port {tried[0]} of {host}"
     else:
-        raise PortTakenError(f"the web endpoint has no port: port {tried[0]} of {host} is taken", remedy)
-    raise PreflightError(f"the web endpoint has no port: {problem}", remedy)
+        raise PortTakenError(f"the web endpoint cannot listen: port {tried[0]} of {host} is taken", remedy)
+    raise PreflightError(f"the web endpoint cannot listen: {problem}", remedy)

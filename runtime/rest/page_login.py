@@ -224,7 +224,7 @@ class PageLogin:
         return self._told(on_renewal(login, *await self._ask_for_tokens(login, refresh_request(login))))
 
     async def _ask_for_tokens(self, login: Login, form: Mapping[str, str]) -> tuple[int, Mapping[str, Any]]:
-        """Send a form to the issuer. What passes is no refusal: the client may repeat the request."""
+        """Send a form to the issuer. What passes is not a refusal: the client may repeat the request."""
         status, raw = await self._ask_as_client(login.token_url, form)
         if is_passing(status):
             raise IssuerAnswerError(f"{login.issuer} answers with HTTP {status}")

@@ -46,7 +46,7 @@ _ERROR = {"$ref": "#/components/schemas/Errors"}
 _ERRORS: Mapping[int, str] = {
     308: "This request has been removed; the error names its replacement",
     400: "The request is malformed",
-    401: "The request shows no token, or one that identifies nobody",
+    401: "The request has no token, or one that belongs to no user",
     403: "The user's role does not allow it, or the endpoint does not have this name or serve pages of this site",
     404: "There is no object of that name",
     408: "The body did not come in time",

@@ -178,8 +178,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer bytes that are no HTTP."""
-        self._refuse(400, "this is no HTTP request that can be read")
+        """Answer bytes that are not HTTP."""
+        self._refuse(400, "the server cannot read this as an HTTP request")
 
     def _unsupported_upgrade_warning(self) -> None:
         """Answer by HTTP/1.1 and then close: the parser has lost all bytes behind the request."""

@@ -87,11 +87,11 @@ _MOST_EXECUTIONS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """A web server of Spark's on loopback.
+    """One of Spark's web servers, on loopback.
 
     Args:
         port: its port.
-        token: that it accepts now.
+        token: the one that it accepts now.
         base: the proxy's path to it, without a slash at the end.
     """
 

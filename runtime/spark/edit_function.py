@@ -44,7 +44,7 @@ def load_function(path: Path) -> Edit:
     name = f"understudy_{_NAME}_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None:
-        raise SavepointError(f"{path} is no file of Python", remedy)
+        raise SavepointError(f"{path} is not a Python file", remedy)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     os.environ[CONNECT_MODE] = "1"  # or functions that the file makes at once do not fit the DataFrames

@@ -113,7 +113,9 @@ class OfferedDriver:
         self._handles = JvmHandles(self._jvm)
         self._properties = self._handles.properties
         if self._properties.get(REGISTRY_KEY) is not None:
-            raise DriverStartError("the driver of this session belongs to a cluster already: stop() that one first")
+            raise DriverStartError(
+                "the driver of this session belongs to a cluster already; call stop() on that cluster first"
+            )
         secret = secrets.token_hex(32)
         self._sessions = self._jvm.java.util.Vector()
         self.add(spark)
@@ -141,7 +143,7 @@ class OfferedDriver:
                 query.stop()
 
     def withdraw(self) -> None:
-        """Withdraw the offer; the JVM keeps running. A JVM that has ended is no error."""
+        """Withdraw the offer; the JVM keeps running. A JVM that has ended is not an error."""
         with contextlib.suppress(Py4JError, OSError):
             self._properties.remove(REGISTRY_KEY)
             self._server.shutdown()

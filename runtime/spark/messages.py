@@ -264,7 +264,7 @@ def _unpack(message: Message, kinds: dict[str, type]) -> Any:
     try:
         return from_plain({name: value for name, value in message.items() if name != "type"}, kind)
     except UnfitError as error:
-        raise WireError(f"a control message is no {kind.__name__}: {error}") from error
+        raise WireError(f"a control message is not a valid {kind.__name__}: {error}") from error
 
 
 def prepare_messages() -> None:

@@ -85,7 +85,7 @@ class ProcessHandle:
         return self._fd
 
     def send_signal(self, number: int) -> None:
-        """Send a signal; a process that has ended is no error."""
+        """Send a signal; a process that has ended is not an error."""
         try:
             signal.pidfd_send_signal(self._fd, number)
         except ProcessLookupError:

@@ -43,7 +43,7 @@ class FrameReader:
         try:
             return list(self._decoder.feed(data))
         except FrameError as error:
-            raise WireError(f"a control socket received data that is no message: {error}") from error
+            raise WireError(f"a control socket received data that is not a message: {error}") from error
 
 
 def _decode(body: bytes | bytearray) -> Message:

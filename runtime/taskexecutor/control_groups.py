@@ -305,7 +305,7 @@ def _delegate(group: Path, controller: str) -> None:
     except OSError as error:
         why = "it contains processes itself" if error.errno == errno.EBUSY else error.strerror
         raise ControlGroupError(
-            f"the control group {group} cannot pass on the controller {controller}: {why}", REMEDY
+            f"the control group {group} cannot enable the controller {controller} for its children: {why}", REMEDY
         ) from error
 
 

@@ -309,7 +309,7 @@ class TaskExecutor(RpcEndpoint, TaskExecutorGateway):
         await zygote.stop()
 
     async def on_stop(self) -> None:
-        self._stopping = True  # from here on the end of a process is no loss
+        self._stopping = True  # from here on the end of a process is not a loss
         self._job_heartbeats.stop()
         await self._resource_manager.stop()
         self._tasks.cancel_all()

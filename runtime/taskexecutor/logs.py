@@ -116,7 +116,9 @@ class AttemptDirectories:
     def read(self, job_id: JobID, attempt_id: ExecutionAttemptID, name: str, offset: int) -> LogChunk:
         """Return a piece of a log; raises NoSuchLogError for a name of no log, or a negative offset."""
         if name not in TASK_LOGS or offset < 0:
-            raise NoSuchLogError(f"{name[:40]!r} from byte {offset} is no log of a task: {' and '.join(TASK_LOGS)} are")
+            raise NoSuchLogError(
+                f"{name[:40]!r} from byte {offset} is not a log of a task: {' and '.join(TASK_LOGS)} are"
+            )
         return read_chunk(self._root / job_id / attempt_id / name, offset)
 
     def expire(self, retention_s: float, busy: Collection[JobID] = ()) -> None:
@@ -311,5 +313,5 @@ class LogKeeper:
     def _path_of(self, name: str) -> Path:
         path = self._own.get(name)
         if path is None or not path.exists():
-            raise NoSuchLogError(f"{name[:40]!r} is no log of a TaskExecutor: {' and '.join(self._own)} are")
+            raise NoSuchLogError(f"{name[:40]!r} is not a log of a TaskExecutor: {' and '.join(self._own)} are")
         return path

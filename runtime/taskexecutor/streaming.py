@@ -52,11 +52,11 @@ def query_progress(text: str) -> QueryProgress:
     The sums are computed from the sources, because on Spark Connect a progress has no sums of its own.
 
     Raises:
-        ValueError: the text is no progress of Spark's.
+        ValueError: the text is not progress of Spark's.
     """
     told = json.loads(text)
     if not isinstance(told, dict) or "batchId" not in told:
-        raise ValueError("this is no progress of a streaming query: it names no batchId")
+        raise ValueError("this is not progress of a streaming query: it names no batchId")
     sources = tuple(_source(source) for source in told.get("sources") or ())
     operators = told.get("stateOperators") or ()
     durations = told.get("durationMs") or {}

@@ -33,7 +33,7 @@ LOCAL = "local"
 """Role in the lines of calls with the secret, which allows everything. Nothing proves who has made them."""
 _PIECE = 64 * 1024
 _LONGEST = 1024 * 1024
-"""Longer pieces without an end of a line are no line of ours."""
+"""Maximum length of a line of the audit log, in bytes; a longer piece without a line feed is skipped."""
 _TEXTS = ("user", "role", "token", "action", "target", "source", "outcome", "reason")
 REFUSALS_PER_MINUTE = 60
 """How many requests that changed nothing get lines: of each user, and of all unauthenticated clients together.
@@ -83,7 +83,7 @@ class AuditEntry:
         """Read a line; unknown fields are ignored, and missing ones empty. Raises ValueError."""
         found = json.loads(line)
         if not isinstance(found, dict) or not isinstance(found.get("at_ms"), int):
-            raise ValueError("a line of the audit log is no object with at_ms")
+            raise ValueError("a line of the audit log is not an object with at_ms")
         text = {name: str(found.get(name, "")) for name in _TEXTS}
         status, suppressed = (_whole(found.get(name)) for name in ("status", "suppressed"))
         return cls(found["at_ms"], status=status, suppressed=suppressed, **text)

@@ -39,7 +39,7 @@ R = TypeVar("R", bound="User | ApiToken")
 class Role(Enum):
     """Role of a user; each includes those before it.
 
-    A release that does not know a role cannot read the users who have it: their tokens identify nobody there.
+    A release that does not know a role cannot read the users who have it: it rejects their tokens.
     """
 
     METRICS = "metrics"
@@ -207,7 +207,7 @@ def make_token(user: str, name: str, created_ms: int, lifetime_ms: int | None, r
     if len(random) != RANDOM_SIZE:
         raise ValueError(f"a token needs {RANDOM_SIZE} random bytes")
     if lifetime_ms is not None and not 0 < lifetime_ms <= MOST_LIFETIME_MS:
-        raise IdentityError("a token is valid for more than 0 s and at most 10 years, or for ever")
+        raise IdentityError("a token is valid for more than 0 s and at most 10 years, or without an end")
     token_id, secret = random[:8].hex(), random[8:].hex()
     expires_ms = None if lifetime_ms is None else created_ms + lifetime_ms
     record = ApiToken(token_id, user, name, _digest(secret.encode()), created_ms, expires_ms)
@@ -222,14 +222,17 @@ def _digest(secret: bytes) -> str:
 def _check_user(user: User) -> None:
     if _NAME.fullmatch(user.name) is None:
         raise IdentityError(
-            f"{user.name[:80]!r} is no name of a user: a lower-case letter, then at most 63 letters, digits and ._@-"
+            f"{user.name[:80]!r} is not a valid user name: "
+            "give a lower-case letter, then at most 63 letters, digits and ._@-"
         )
 
 
 def _check_token(token: ApiToken) -> None:
     _check_user(User(token.user, Role.VIEWER))
     if _TOKEN_NAME.fullmatch(token.name) is None:
-        raise IdentityError(f"{token.name[:80]!r} is no name of a token: at most 64 letters, digits, blanks and ._@-")
+        raise IdentityError(
+            f"{token.name[:80]!r} is not a valid name of a token: at most 64 letters, digits, blanks and ._@-"
+        )
     if _TOKEN_ID.fullmatch(token.token_id) is None or _DIGEST.fullmatch(token.digest) is None:
         raise IdentityError("a token has an id of 16 and a digest of 64 hexadecimal digits")
 
@@ -274,7 +277,7 @@ class Identities:
             except ValueError:
                 unreadable.append(field)
         self.unreadable = tuple(unreadable)
-        """Fields that this release cannot read. They identify nobody."""
+        """Fields that this release cannot read. Their tokens are rejected."""
 
     @property
     def users(self) -> list[User]:
@@ -294,11 +297,11 @@ class Identities:
         secret has.
 
         Raises:
-            TokenRefusedError: it identifies nobody (any more).
+            TokenRefusedError: it belongs to no user, or is not valid any more.
         """
         parts = _SHOWN.fullmatch(shown)
         if parts is None:
-            raise TokenRefusedError("this is no token of a user")
+            raise TokenRefusedError("this is not a token of a user")
         token = self._tokens.get(parts[1].decode())
         digest = _NO_DIGEST if token is None else token.digest
         if not hmac.compare_digest(_digest(parts[2]), digest) or token is None:

@@ -225,7 +225,7 @@ def _number(raw: Mapping[str, Any], key: str, default: float) -> float:
 
 
 def is_passing(status: int) -> bool:
-    """Return whether an answer is no refusal, so that the request may be repeated.
+    """Return whether an answer is not a refusal, so that the request may be repeated.
 
     It is an error of the issuer's server, or too many requests have come (RFC 6585), perhaps of other users.
     """

@@ -42,7 +42,7 @@ _CURVES = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512"}
 ALGORITHMS = frozenset((*_RSA, *_CURVES.values(), "EdDSA"))
 """The accepted algorithms, all asymmetric: neither `none`, nor HS256, for which a public key would be the secret."""
 _TYPES = ("jwt", "at+jwt", "application/at+jwt", "application/jwt")
-"""Accepted types of tokens. Logout tokens (`logout+jwt`) and others of the issuer identify nobody here."""
+"""Accepted types of tokens. Logout tokens (`logout+jwt`) and others of the issuer are rejected."""
 
 _MOST_S = 1e11
 _JWT = re.compile(rb"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
@@ -113,10 +113,10 @@ def identify(token: bytes, keys: Sequence[VerificationKey], rules: OidcRules, no
 
     Raises:
         UnknownKeyError: it names a key that is not among *keys*.
-        TokenRefusedError: it identifies nobody. The message is for the log, not for the sender.
+        TokenRefusedError: it is not valid. The message is for the log, not for the sender.
     """
     if not looks_like_a_jwt(token):
-        raise TokenRefusedError("this is no signed JWT")
+        raise TokenRefusedError("this is not a signed JWT")
     claims = _verified(token, _object(token.partition(b".")[0], "header"), keys)
     _check_source(claims, rules)
     expires_ms = _check_times(claims, now_ms)
@@ -141,7 +141,7 @@ def check_login(id_token: str, nonce: str, keys: Sequence[VerificationKey], rule
     """
     token = id_token.encode("utf-8", "replace")
     if not looks_like_a_jwt(token):
-        raise TokenRefusedError("this is no signed JWT")
+        raise TokenRefusedError("this is not a signed JWT")
     claims = _verified(token, _object(token.partition(b".")[0], "header"), keys)
     _check_source(claims, replace(rules, audience=rules.client_id, device_client_id=""))
     _check_times(claims, now_ms)
@@ -183,7 +183,7 @@ def _verified(token: bytes, header: Mapping[str, Any], keys: Sequence[Verificati
     if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
         raise TokenRefusedError(f"its algorithm {_shown(algorithm)} is not accepted")
     if not isinstance(key_id, str):
-        raise TokenRefusedError("its kid is no text")
+        raise TokenRefusedError("its kid is not text")
     if str(header.get("typ", "jwt")).lower() not in _TYPES:
         raise TokenRefusedError(f"its type {_shown(header.get('typ'))} is not accepted")
     if "crit" in header or "b64" in header:
@@ -233,7 +233,7 @@ def _moment_ms(claims: Mapping[str, Any], claim: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _MOST_S:  # NaN is not less
-        raise TokenRefusedError(f"its {claim} is no time")
+        raise TokenRefusedError(f"its {claim} is not a time")
     return int(value * 1000)
 
 
@@ -241,7 +241,7 @@ def _name(claims: Mapping[str, Any], rules: OidcRules) -> str:
     name = claims.get(rules.user_claim)
     if not isinstance(name, str) or not is_user_name(name):
         raise TokenRefusedError(
-            f"its {rules.user_claim} {_shown(name)} is no name of a user (security.oidc.user-claim)"
+            f"its {rules.user_claim} {_shown(name)} is not a valid user name (security.oidc.user-claim)"
         )
     if rules.user_claim == "email" and claims.get("email_verified", True) is not True:
         raise TokenRefusedError(f"the issuer has not verified the address {name}")
@@ -290,9 +290,9 @@ def _parsed(data: bytes, what: str) -> Mapping[str, Any]:
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):
-        raise TokenRefusedError(f"its {what} is no JSON") from None
+        raise TokenRefusedError(f"its {what} is not JSON") from None
     if not isinstance(found, dict):
-        raise TokenRefusedError(f"its {what} is no object")
+        raise TokenRefusedError(f"its {what} is not an object")
     return found
 
 
@@ -314,7 +314,7 @@ def keys_of(document: Mapping[str, Any]) -> tuple[VerificationKey, ...]:
     """
     listed = document.get("keys")
     if not isinstance(listed, list) or len(listed) > MOST_KEYS:
-        raise IssuerAnswerError(f"the issuer's keys are no list of at most {MOST_KEYS}")
+        raise IssuerAnswerError(f"the issuer's keys are not a list of at most {MOST_KEYS}")
     found = tuple(key for raw in listed if isinstance(raw, dict) and (key := _key(raw)) is not None)
     if not found:
         raise IssuerAnswerError("the issuer has published no key that verifies signatures of an accepted algorithm")

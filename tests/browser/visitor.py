@@ -30,7 +30,7 @@ class Window:
             self.problems.append(f"status {response.status}: {response.url}")
 
     def _miss(self, request: Request) -> None:
-        # What a page no longer wants, because another is shown, it gives up: that is no failure.
+        # What a page no longer wants, because another is shown, it gives up: that is not a failure.
         if request.failure != "net::ERR_ABORTED":
             self.problems.append(f"failed: {request.url} {request.failure}")
 

@@ -64,7 +64,7 @@ def rows(module: Path) -> Iterator[Row]:
     """The rows of a module.
 
     Raises:
-        ValueError: a test's docstring is no row.
+        ValueError: a test's docstring is not a row.
     """
     for node in ast.parse(module.read_text()).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):

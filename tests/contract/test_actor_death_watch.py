@@ -221,7 +221,7 @@ def test_many_watchers(world: World) -> None:
 
 
 def test_not_on_restart(world: World) -> None:
-    """Akka: a restart is no death."""
+    """Akka: a restart is not a death."""
     probe = world.probe()
     watcher, worker = world.spawn(Watcher, probe.ref), world.spawn(Quiet, probe.ref)
     world.ask(watcher, ("watch", worker))

@@ -72,7 +72,7 @@ def test_same_name_under_another_parent(world: World) -> None:
 
 @pytest.mark.parametrize("name", ["", "a/b", "a b", "ä", "/", "a#1", "a?", "*"])
 def test_malformed_names(world: World, name: str) -> None:
-    """Akka: a name that is no path element is refused, and so is one that a selection could not name."""
+    """Akka: a name that is not a path element is refused, and so is one that a selection could not name."""
     with pytest.raises(InvalidActorName):
         world.system.actor_of(Props(Echo), name)
 

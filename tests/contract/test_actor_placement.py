@@ -76,7 +76,7 @@ def test_throughput(world: World) -> None:
 
 @pytest.mark.parametrize("text", ["nothing", "no.module", "", 7])
 def test_no_class_at_all(text: Any) -> None:
-    """Thespian: what is no actor class and names none is refused when the props are made."""
+    """Thespian: what is not an actor class and names none is refused when the props are made."""
     with pytest.raises(TypeError):
         Props(text)
 

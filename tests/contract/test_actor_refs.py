@@ -66,7 +66,7 @@ def test_text(world: World) -> None:
 
 @pytest.mark.parametrize("text", ["", "echo", "http://a@b:1/user/x#1", "akka.tcp://a@b:1/user/x#z"])
 def test_malformed_text(world: World, text: str) -> None:
-    """Akka: what is no ref's text is refused."""
+    """Akka: what is not a ref's text is refused."""
     with pytest.raises(AddressError):
         ActorRef.parse(text, world.system)
 

@@ -128,7 +128,7 @@ def test_a_server_that_says_nothing_or_nonsense() -> None:
         thread = threading.Thread(target=answer)
         thread.start()
         client = BlobClient(listener.getsockname(), SECRET, retries=0)
-        with pytest.raises(BlobProtocolError, match="no blob server of this version"):
+        with pytest.raises(BlobProtocolError, match="not a blob server of this version"):
             client.put_bytes(b"x", TransientBlobKey)
         thread.join()
 

@@ -344,7 +344,7 @@ def test_a_query_gets_no_file_sink_that_is_ahead_of_its_state(query: Query, ftp:
         (log / str(batch)).write_text("v1")
     with pytest.raises(SnapshotError, match=r"cannot go back to batch 2: its file sink .*/out has batch 3"):
         TaskRestore(query.directory / "again", begun_from).prepare(local)
-    assert not list(Path.cwd().glob("ftp:*")), "a URL is no directory here"
+    assert not list(Path.cwd().glob("ftp:*")), "a URL is not a directory here"
 
 
 def test_what_the_sink_has_lost_changes_nothing(query: Query) -> None:

@@ -138,7 +138,7 @@ def test_damage_is_found_and_nothing_starts_from_it(
     assert (told.exit_code, name in told.output) == (1, True)
     # The manifest has a digest of itself.
     damage(directory, MANIFEST, (Path(local.path) / MANIFEST).read_bytes())
-    with pytest.raises(SavepointError, match=r"no savepoint|is damaged"):
+    with pytest.raises(SavepointError, match=r"not a savepoint|is damaged"):
         read_at(place)
     assert list_at(url)[0].savepoint is None
     assert dispose_at(place)
@@ -148,9 +148,9 @@ def test_an_interrupted_copy_is_not_complete_and_is_disposed(local: Savepoint, u
     place = f"{url}/{Path(local.path).name}"
     upload_files(Path(local.path), place)
     assert not is_complete(place)
-    with pytest.raises(SavepointError, match=r"no savepoint: it has no manifest.json, which is written last"):
+    with pytest.raises(SavepointError, match=r"not a savepoint: it has no manifest.json, which is written last"):
         read_at(place)
-    with pytest.raises(SavepointError, match="no savepoint"), local_copy(place):
+    with pytest.raises(SavepointError, match="not a savepoint"), local_copy(place):
         pass
     (listed,) = list_at(url)
     assert (listed.savepoint, "no manifest" in listed.problems[0]) == (None, True)
@@ -180,7 +180,7 @@ def test_another_directory_is_left_alone(url: str, local: Savepoint) -> None:
     directory = RemoteDirectory(f"{url}/mine")
     directory.make()
     directory.put_whole("notes", b"1")
-    with pytest.raises(SavepointError, match="is no savepoint: it is left alone"):
+    with pytest.raises(SavepointError, match="is not a savepoint: it is left alone"):
         dispose_at(directory.url)
     assert directory.read("notes") == b"1"
 
@@ -220,7 +220,7 @@ def test_a_job_that_starts_from_one_copies_it_once(local: Savepoint, url: str, t
     dispose_at(place)
     assert writer.read(SavepointRestoreSettings(place)) == (owner, restore), "the copy is used by the next JobMaster"
     (Path(query.path).parents[1] / MANIFEST).unlink()
-    with pytest.raises(SavepointError, match="is no savepoint"):
+    with pytest.raises(SavepointError, match="is not a savepoint"):
         writer.read(SavepointRestoreSettings(place))
 
 

@@ -288,7 +288,7 @@ async def test_a_pod_is_the_template_with_what_the_options_say(
     assert env["AWS_SECRET_ACCESS_KEY"]["valueFrom"] == {"secretKeyRef": {"name": "storage", "key": "key"}}
     assert name.startswith("sales-1-taskmanager-")
     template.write_text("kind: Deployment\n")
-    with pytest.raises(ConfigurationFileError, match="is no pod"):
+    with pytest.raises(ConfigurationFileError, match="is not a pod"):
         pods.driver(**{"kubernetes.pod-template-file": str(template)})
     await driver.stop()
 

@@ -95,7 +95,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.mark.parametrize("label", OPERATIONS)
 @pytest.mark.parametrize("mode", ["POSITIVE", "NEGATIVE"])
 def test_every_answer_is_as_the_document_says(api: Any, label: str, mode: str) -> None:
-    """Half of the requests name what there is. What a client adds to a request is no error, as in Flink."""
+    """Half of the requests name what there is. What a client adds to a request is not an error, as in Flink."""
     method, path = label.split()
     route = OPERATIONS[label]
     operation = api[path][method]

@@ -573,5 +573,5 @@ def test_a_server_with_a_smaller_frame_size_says_so(server: ProbeServer, socket_
 
 def test_what_is_no_host_name_is_an_error_at_once(client: ActorClient) -> None:
     probe = client.gateway(ActorAddress.parse("akka.tcp://s@master..example.org:6123/user/probe"), ProbeGateway)
-    with pytest.raises(RecipientUnreachable, match=r"at master\.\.example\.org:6123 \(it is no host name\)"):
+    with pytest.raises(RecipientUnreachable, match=r"at master\.\.example\.org:6123 \(it is not a host name\)"):
         probe.echo(b"").result()

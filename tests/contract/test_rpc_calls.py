@@ -506,6 +506,6 @@ async def test_the_log_is_silent_on_an_ordinary_day(server: ProbeServer, caplog:
 
 async def test_what_is_no_host_name_is_an_error_at_once(client: RpcService) -> None:
     gateway = client.gateway("akka.tcp://s@master..example.org:6123/user/probe", ProbeGateway)
-    with pytest.raises(RecipientUnreachable, match=r"at master\.\.example\.org:6123 \(it is no host name\)"):
+    with pytest.raises(RecipientUnreachable, match=r"at master\.\.example\.org:6123 \(it is not a host name\)"):
         await gateway.echo(b"")
     assert not client._peers

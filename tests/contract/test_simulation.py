@@ -65,7 +65,7 @@ def test_a_seed_has_one_trace_and_nothing_fails(workload: str, seeds: int) -> No
     assert texts[0] == texts[1]
 
 
-@pytest.mark.parametrize(  # what is rare was no defect of the product
+@pytest.mark.parametrize(  # what is rare was not a defect of the product
     "kept", [*KEPT, *map(long_form, RARE)], ids=lambda kept: kept.planted
 )
 def test_a_kept_plan_fails_only_without_the_mend(kept: Kept) -> None:

@@ -63,7 +63,7 @@ class Silence:
     """A TaskExecutor stood still, or was cut off from a component, while the tasks of its zygote ran on.
 
     Others may take it for lost then, and run its tasks again elsewhere; nobody can end the former ones before it is
-    heard again. This is a known limit (docs/hosts.md), so such a run is no contradiction.
+    heard again. This is a known limit (docs/hosts.md), so such a run is not a contradiction.
     """
 
     zygotes: frozenset[int]

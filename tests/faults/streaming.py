@@ -107,7 +107,7 @@ class StreamingQuery(Companion):
         return commits[-1], commits[-1] - commits[0] + 1 - len(commits)
 
     def _feed(self) -> None:
-        """A file every `EVERY_S`, as long as the query keeps up: what waits for it is no load."""
+        """A file every `EVERY_S`, as long as the query keeps up: what waits for it is not a load."""
         written = 0
         while not self._over.wait(EVERY_S):
             commits = [int(path.name) for path in (self._location / "commits").glob("[0-9]*")]

@@ -179,7 +179,9 @@ def test_a_killed_spark_driver_is_replaced_and_its_tasks_start_again(
     job = cluster.await_status(job_id, "FINISHED")
     assert job["tasks"][0]["attempts"][0]["error"]["kind"] == "spark-lost"
     assert job["failure_counts"]["spark-lost"] >= 1
-    assert "user-code" not in job["failure_counts"], "the job's code saw its sockets close: that is no fault of its own"
+    assert "user-code" not in job["failure_counts"], (
+        "the job's code saw its sockets close: that is not a fault of its own"
+    )
     assert cluster.json("status")["task_executors"][0]["spark_pid"] != spark
 
 

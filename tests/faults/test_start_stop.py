@@ -60,7 +60,7 @@ def begin(cluster: Cluster, *command: str) -> subprocess.Popen[str]:
 
 
 def clear_line(errors: str) -> str:
-    """The one error that a command ends with; it is no traceback, and has a remedy."""
+    """The one error that a command ends with; it is not a traceback, and has a remedy."""
     assert "Traceback" not in errors, errors
     lines = [line for line in errors.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1, errors

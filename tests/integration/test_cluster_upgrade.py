@@ -286,7 +286,7 @@ def test_the_only_master_is_exchanged_on_demand_even_if_the_upgrade_is_killed_wi
     upgraded.await_status(job.job_id, "RUNNING")
     assert what_must_stay(upgraded, job) == kept
 
-    # Then the TaskExecutor. Its job has no restart strategy: its task is moved, which is no failure of it.
+    # Then the TaskExecutor. Its job has no restart strategy: its task is moved, which is not a failure of it.
     (exchange, finalize) = upgraded.json("cluster", "upgrade", "--masters-only")["to_do"]
     assert "taskmanager-0" in exchange
     assert "finalize" in finalize
@@ -312,7 +312,7 @@ def test_the_only_master_is_exchanged_on_demand_even_if_the_upgrade_is_killed_wi
 
 
 def test_an_environment_without_a_release_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UpgradeRefusedError, match="is no virtual environment: it has no program bin/python"):
+    with pytest.raises(UpgradeRefusedError, match="is not a virtual environment: it has no program bin/python"):
         Environment.of(tmp_path)
     empty = make_environment(tmp_path / "empty", None)
     with pytest.raises(UpgradeRefusedError, match=r"has no Understudy that a cluster could run: .*'runtime'") as e:

@@ -94,7 +94,7 @@ def test_a_query_whose_state_is_damaged_goes_back_to_its_checkpoint(rocksdb: Clu
     holding = lambda: list(directory.glob("chk-*/*/totals/checkpoint/state/0/0/1.zip"))  # noqa: E731
     await_value(lambda: figures()["latest_completed"] and holding())
 
-    # The column families are in the zip alone, so that the changelog that stays is no state.
+    # The column families are in the zip alone, so that the changelog that stays is not a state.
     (manager,) = cluster.json("status")["task_executors"]
     before = attempts()
     os.kill(manager["spark_pid"], signal.SIGKILL)

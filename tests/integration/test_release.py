@@ -23,7 +23,9 @@ from tests.older_java import older_java
 from tests.standalone_spark import spark_environment
 from tests.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.skipif(not release.is_clone(), reason="packages are built from a commit, and this is no clone")
+pytestmark = pytest.mark.skipif(
+    not release.is_clone(), reason="packages are built from a commit, and this is not a clone"
+)
 """The release before the checkout; before the first one the last commit stands for it."""
 
 NOTEBOOK = """\

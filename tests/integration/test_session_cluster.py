@@ -195,7 +195,7 @@ def test_jobs_in_a_row_leave_no_growth(cluster: Cluster, tmp_path: Path) -> None
     file = write_job(tmp_path, TRIVIAL, "row.py")
     # Of a cluster that is at rest: one that has just started still loads jars and starts Spark's Python workers.
     await_value(lambda: " is warm after " in (cluster.directory / "log" / "taskmanager-0.log").read_text())
-    # What grows once, however late, is no leak; what grows with every job grows in each row of them.
+    # What grows once, however late, is not a leak; what grows with every job grows in each row of them.
     rows, before = [], _footprint_after_jobs(cluster, file, 1)
     for _ in range(5):
         after = _footprint_after_jobs(cluster, file, JOBS_IN_A_ROW)

@@ -94,7 +94,7 @@ def upgrade_there_and_back(conf: Path, scratch: Path) -> None:
     for words, says in (
         (("--hosts", to), "the master of 127.0.0.1 is the only one that answers"),
         (("--role", "task-executor", to), "TaskExecutors follow the masters"),
-        (("--role", "master", "--rollback"), "no upgrade is known that could be undone"),
+        (("--role", "master", "--rollback"), "there is no upgrade to undo"),
         (("--hosts", f"--to={job}"), "take no wheel"),
         ((), "the masters here belong to a cluster on several hosts"),
     ):

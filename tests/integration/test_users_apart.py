@@ -138,7 +138,7 @@ def test_two_users_share_no_driver_at_the_same_time_nor_one_after_the_other(
     assert {name for name in after if after[name] != before[name]} == {theirs}
     (executor,) = [each for each in people.cluster.json("status")["task_executors"] if each["task_executor"] == theirs]
     assert executor["user"] == "eve"
-    assert not executor["spark_loss"], "a renewed driver is no lost one"
+    assert not executor["spark_loss"], "a renewed driver is not a lost one"
     people.open("b-3")
     people.end(held)
 

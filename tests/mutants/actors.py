@@ -259,7 +259,7 @@ MUTANTS = (
     ),
     Mutant(
         "records-one-key-both-ways",
-        "What the server has said is no word of the client's.",
+        "What the server has said is not a word of the client's.",
         _SECURITY,
         'Tags(self._mac(b"to client"))',
         'Tags(self._mac(b"to server"))',

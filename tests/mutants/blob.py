@@ -364,9 +364,9 @@ MUTANTS = (
     ),
     Mutant(
         "a-name-that-is-no-hosts-leaves-the-blob-client",
-        "A blob server's address that is no host name is a connection error.",
+        "A blob server's address that is not a host name is a connection error.",
         "blob/link.py",
-        "        except (OSError, UnicodeError) as error:  # UnicodeError: of a name that is no host's\n",
+        "        except (OSError, UnicodeError) as error:  # UnicodeError: of a name that is not a host's\n",
         "        except OSError as error:\n",
         ("unit/test_host_names.py::test_what_is_no_host_name_is_an_error_of_the_caller",),
     ),

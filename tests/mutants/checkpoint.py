@@ -889,7 +889,7 @@ MUTANTS = (
     ),
     Mutant(
         "any-directory-disposed-of",
-        "No directory is disposed of that is no savepoint.",
+        "No directory is disposed of that is not a savepoint.",
         _SAVEPOINT,
         "            if foreign or not (path.name.startswith(PREFIX) or (path / MANIFEST).is_file()):\n",
         "            if False:\n",

@@ -56,7 +56,7 @@ MUTANTS = (
     ),
     Mutant(
         "batch-reported-twice-counted-twice",
-        "A batch that is reported again is no second point.",
+        "A batch that is reported again is not a second point.",
         _QUERIES,
         "        if progress == self._last:\n",
         "        if progress is None:\n",
@@ -110,7 +110,7 @@ MUTANTS = (
     ),
     Mutant(
         "submission-in-doubt-refused",
-        "A write whose outcome is not known is no refusal.",
+        "A write whose outcome is not known is not a refusal.",
         _DISPATCHER,
         "        unknown = (HaUnreachableError, StateWriteUnknownError)\n",
         "        unknown = (ZeroDivisionError,)\n",
@@ -857,7 +857,7 @@ MUTANTS = (
     ),
     Mutant(
         "planned-stop-logged-as-an-error-for-each-job",
-        "A start of a JobMaster that a stopping master refuses is no error.",
+        "A start of a JobMaster that a stopping master refuses is not an error.",
         "runtime/dispatcher/job_master_starts.py",
         "        if not isinstance(error, EndpointStateError):\n",
         "        if error:\n",
@@ -991,7 +991,7 @@ MUTANTS = (
     ),
     Mutant(
         "line-of-a-log-taken-for-a-notice",
-        "A line of the log's own that looks like the notice of what is left out is no notice.",
+        "A line of the log's own that looks like the notice of what is left out is not a notice.",
         "runtime/job_logs.py",
         "        if head + left_out + len(tail) == size:  # else it is a line of the log itself\n",
         "        if True:\n",

@@ -27,7 +27,7 @@ MUTANTS = (
     ),
     Mutant(
         "pod-that-is-there-refused",
-        "A pod whose creation is asked for again is no error.",
+        "A pod whose creation is asked for again is not an error.",
         _CLIENT,
         "            if error.status == 409:",
         "            if error.status == 0:",
@@ -74,7 +74,7 @@ MUTANTS = (
     ),
     Mutant(
         "end-of-a-released-pod-told",
-        "The end of a pod that was released is no loss of a worker.",
+        "The end of a pod that was released is not a loss of a worker.",
         _DRIVER,
         "        if name in self._released:\n            if is_deleted:\n                self._released.discard(name)\n"
         "            return\n",

@@ -433,7 +433,7 @@ MUTANTS = (
     ),
     Mutant(
         "settings-of-a-cell-unchecked",
-        "A setting that is no job's is refused before anything is submitted.",
+        "A setting that is not a job's is refused before anything is submitted.",
         _SUBMISSION,
         "    if wrong:\n",
         "    if False:\n",
@@ -465,9 +465,9 @@ MUTANTS = (
     ),
     Mutant(
         "error-of-unpickling-taken-for-the-functions",
-        "A result that cannot be unpickled here is no error of the function.",
+        "A result that cannot be unpickled here is not an error of the function.",
         "runtime/notebook/job.py",
-        "        except Exception as error:  # its unpickling may raise anything, which is no error of the function\n",
+        "        except Exception as error:  # unpickling may raise anything, which is not the function's error\n",
         "        except MemoryError as error:\n",
         ("unit/test_job_future.py::test_a_result_that_cannot_be_unpickled_here_is_no_error_of_the_function",),
     ),

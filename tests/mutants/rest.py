@@ -157,7 +157,7 @@ MUTANTS = (
     ),
     Mutant(
         "link-listed-as-a-log",
-        "A link is no log.",
+        "A link is not a log.",
         _LOGS,
         "entry.is_file(follow_symlinks=False)",
         "entry.is_file()",

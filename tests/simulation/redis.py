@@ -125,7 +125,7 @@ class RedisData:
     def _hash(self, key: str) -> dict[str, str]:
         self._purge(key)
         found = self.values.get(key, {})
-        assert isinstance(found, dict), f"{key} is no hash"
+        assert isinstance(found, dict), f"{key} is not a hash"
         return found
 
     def _hset(self, key: str, **fields: str) -> None:

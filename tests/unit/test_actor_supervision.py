@@ -185,9 +185,9 @@ def test_a_decider_must_decide() -> None:
         ({"within_s": float("nan")}, "None for no window"),
         ({"backoff": 3}, "backoff is a Backoff"),
         ({"decider": 3}, "neither a function nor"),
-        ({"decider": "by_text"}, "no import path"),
-        ({"decider": {int: Directive.STOP}}, "no exception type"),
-        ({"decider": {ValueError: "stop"}}, "no Directive"),
+        ({"decider": "by_text"}, "not an import path"),
+        ({"decider": {int: Directive.STOP}}, "not an exception type"),
+        ({"decider": {ValueError: "stop"}}, "not a Directive"),
     ],
 )
 @pytest.mark.parametrize("kind", [OneForOneStrategy, AllForOneStrategy])

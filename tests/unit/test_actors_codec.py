@@ -32,7 +32,7 @@ class HexId(str):
 
     def __new__(cls, text: str) -> HexId:
         if not re.fullmatch("[0-9a-f]{8}", text):
-            raise ValueError(f"{text!r} is no HexId")
+            raise ValueError(f"{text!r} is not a HexId")
         return super().__new__(cls, text)
 
 
@@ -270,7 +270,7 @@ def test_arrays_become_what_the_hint_says(numbers: list[int]) -> None:
 
 
 def test_a_refusal_says_what_did_not_fit() -> None:
-    with pytest.raises(WireError, match="ValueError: 'nope' is no HexId"):
+    with pytest.raises(WireError, match="ValueError: 'nope' is not a HexId"):
         SPECS["hex_id"].decode_arguments(["nope"])
 
 

@@ -511,7 +511,7 @@ def test_a_secret_that_was_given_away_is_refused(tmp_path: Path) -> None:
 def test_what_is_no_plain_file_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe", 0o600)
     for path in (tmp_path / "pipe", tmp_path):
-        with pytest.raises(AuthenticationError, match="no plain file"):
+        with pytest.raises(AuthenticationError, match="not a plain file"):
             load_or_create_secret(path)
 
 

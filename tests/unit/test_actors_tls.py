@@ -227,7 +227,7 @@ def test_a_directory_is_no_file(authority: CertificateAuthority, field: str, tmp
 @pytest.mark.parametrize("field", ["certificate", "key", "ca"])
 def test_a_file_of_something_else_is_named(authority: CertificateAuthority, field: str, tmp_path: Path) -> None:
     file = tmp_path / "wrong.pem"
-    file.write_text("this is no certificate\n")
+    file.write_text("this is not a certificate\n")
     file.chmod(0o600)
     with pytest.raises(ActorSystemError, match=r"wrong\.pem .*PEM form") as caught:
         replace(authority.issue(), **{field: file}).contexts()

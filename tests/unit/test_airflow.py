@@ -407,7 +407,7 @@ def test_extra_fields_are_checked() -> None:
     assert (found.ca_file, found.settings, found.namespace) == ("/ca.pem", {"client.timeout": "1 s"}, "prod")
     with pytest.raises(ConnectionFieldsError, match="'ca-file' in its extra"):
         access("h", **{"ca-file": "x"})
-    with pytest.raises(ConnectionFieldsError, match="no map"):
+    with pytest.raises(ConnectionFieldsError, match="not a map"):
         access("h", settings="client.timeout")
 
 
@@ -419,7 +419,7 @@ def test_the_token_is_not_shown() -> None:
 def test_a_connection_that_does_not_work_is_one_line_without_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TaskFailedError) as raised:
         open_cluster(access("spark.example", "http"))
-    assert "http://spark.example:8081 is no loopback address" in str(raised.value)
+    assert "http://spark.example:8081 is not a loopback address" in str(raised.value)
     assert "\n" not in str(raised.value)
     assert "t0ken" not in str(raised.value)
     given: list[dict[str, Any]] = []

@@ -22,7 +22,7 @@ def test_a_peer_that_drips_is_given_up_once_it_had_its_time(monkeypatch: pytest.
     clock.now = 20.0
     pace.check(20 * MINIMUM_RATE - 1)
     clock.now = 20.5
-    with pytest.raises(BlobTimeout, match=f"moved only {20 * MINIMUM_RATE} bytes in 20 s"):
+    with pytest.raises(BlobTimeout, match=f"sent or accepted only {20 * MINIMUM_RATE} bytes in 20 s"):
         pace.check(0)
 
 

@@ -136,7 +136,7 @@ def test_a_component_whose_leader_changes_is_waited_for_by_its_calls_alone(actor
     [
         (job_master(JOB), None, f"no job {JOB} is running or remembered"),
         (job_master(JOB), JobStatus.FINISHED, "the job is FINISHED, and its JobMaster has ended with it"),
-        (job_master("nosuch"), None, "'nosuch' is no JobID"),
+        (job_master("nosuch"), None, "'nosuch' is not a valid JobID"),
     ],
 )
 def test_the_job_master_of_a_job_that_is_over_or_does_not_exist_is_unknown_at_once(

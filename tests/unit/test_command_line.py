@@ -714,7 +714,7 @@ def test_variables_of_the_job(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     given = job_run_parameters("--env", "A=1=2", "--env", "EMPTY=", "--env", "OURS", "--env", "NOBODYS")["environment"]
     assert given == {"A": "1=2", "EMPTY": "", "OURS": "of the caller"}
     assert capsys.readouterr().err == "warning: NOBODYS is not set here, so --env NOBODYS has no effect\n"
-    with pytest.raises(click.BadParameter, match="'1A' is no name of an environment variable"):
+    with pytest.raises(click.BadParameter, match="'1A' is not a valid name of an environment variable"):
         job_run_parameters("--env", "1A=secret")
 
 

@@ -100,7 +100,7 @@ def field(number: int, kind: int, content: bytes = b"") -> bytes:
     ids=repr,
 )
 def test_a_request_that_could_hide_what_is_appended_is_refused(tail: bytes) -> None:
-    with pytest.raises(InvalidRequestError, match="no message of Spark Connect"):
+    with pytest.raises(InvalidRequestError, match="not a message of Spark Connect"):
         session_id_of(a_request().SerializeToString() + tail)
 
 
@@ -247,7 +247,7 @@ def test_a_session_that_has_ended_says_why_and_what_to_do(job: ArchivedExecution
 def test_a_job_of_another_user_under_the_id_of_a_session_is_not_reached() -> None:
     step = next_step(a_job(JobStatus.RUNNING, owner="bob"), "ada", "ExecutePlan")
     assert isinstance(step, Over)
-    assert "no Spark session of this user" in step.reason
+    assert "not a Spark session of this user" in step.reason
 
 
 def test_heartbeats_are_few_and_often_enough() -> None:

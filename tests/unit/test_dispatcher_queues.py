@@ -433,7 +433,7 @@ async def test_no_job_is_accepted_while_the_file_has_never_been_right(dispatcher
     with pytest.raises(JobSubmissionError, match=r"before the file of queues is right: .*create the file"):
         await submit(dispatcher, graph(1))
     file.write_text("queues: 7")
-    with pytest.raises(JobSubmissionError, match=r"before the file of queues is right: .*'7' is no map"):
+    with pytest.raises(JobSubmissionError, match=r"before the file of queues is right: .*'7' is not a map"):
         await submit(dispatcher, graph(1))
     file.write_text("")
     await submit(dispatcher, graph(1))

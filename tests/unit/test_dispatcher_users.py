@@ -101,7 +101,7 @@ async def test_no_token_comes_while_its_user_is_removed(dispatcher: Dispatcher, 
 async def test_what_cannot_be_done_is_said_with_its_own_type(dispatcher: Dispatcher, maps: Maps) -> None:
     with pytest.raises(IdentityRejectedError, match="no user ada"):
         await dispatcher.add_token(TOKEN)
-    with pytest.raises(IdentityRejectedError, match="no name of a user"):
+    with pytest.raises(IdentityRejectedError, match="not a valid user name"):
         await dispatcher.add_user(User("no name", Role.USER))
     maps.failure = HaUnreachableError("Redis cannot be reached", "gone")
     for ask in (dispatcher.list_users(), dispatcher.list_tokens(""), dispatcher.remove_user("ada")):

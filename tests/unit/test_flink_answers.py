@@ -136,7 +136,7 @@ REFUSED = [
     ("GET", f"/jobs/{UNKNOWN}/rescales/history", 404, f"Job {UNKNOWN} not found"),
     ("GET", f"/jobs/{UNKNOWN}/resource-requirements", 404, f"Could not find Flink job ({UNKNOWN})"),
     ("GET", f"/jobs/{'2' * 32}/resource-requirements", 409, "is over"),
-    ("PUT", f"/jobs/{ID}/resource-requirements", 400, "the body is no JSON"),
+    ("PUT", f"/jobs/{ID}/resource-requirements", 400, "the body is not JSON"),
     ("GET", f"/jobs/{UNKNOWN}/rescales/config", 404, f"Job {UNKNOWN} not found"),
     ("PATCH", f"/jobs/{ID}/rescaling?parallelism=2", 503, "Rescaling"),
     ("GET", f"/jobs/{ID}/rescaling/{'a' * 32}", 503, "Rescaling"),

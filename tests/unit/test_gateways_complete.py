@@ -108,7 +108,7 @@ UNFENCED = {
 later one."""
 
 ELECTED = ("dispatcher", "jobmaster", "resourcemanager")
-NO_ACT = {"jobmaster/endpoint.py:prepare": "asks for an overview in a process that is no JobMaster yet, to be warm"}
+NO_ACT = {"jobmaster/endpoint.py:prepare": "asks for an overview in a process that is not a JobMaster yet, to be warm"}
 """Calls of `service.gateway` in the packages of elected components: such a gateway carries no leadership."""
 
 

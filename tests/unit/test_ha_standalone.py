@@ -84,7 +84,7 @@ def test_a_write_needs_the_leadership_and_what_it_demands() -> None:
     assert memory.hdel("k", "g", term, "1") == HashWrite(False, None)
     assert memory.get_all("k") == {"f": "2"}
     clocks.now += LEASE
-    with pytest.raises(LeadershipLostError, match="nobody leads now"):
+    with pytest.raises(LeadershipLostError, match="no leader is known"):
         memory.hset("k", "f", "3", term, Demand.ANY)
     successor = lead(memory, "t")
     with pytest.raises(LeadershipLostError, match=f"epoch {successor.epoch} leads now"):

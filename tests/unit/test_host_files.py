@@ -35,7 +35,7 @@ def test_masters_and_workers_are_read_as_flinks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("line", ["-oProxyCommand=x", "two words", "node;rm", "$(x)", "a/b", "@"])
 def test_what_is_no_host_is_refused_by_line(line: str) -> None:
-    with pytest.raises(HostFileError, match=r"workers:2: .* is no host"):
+    with pytest.raises(HostFileError, match=r"workers:2: .* is not a host"):
         parse_hosts(f"# hosts\n{line}\n", "workers")
 
 

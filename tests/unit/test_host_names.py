@@ -1,4 +1,4 @@
-"""A text that is no host name is an error with a remedy wherever a user or a component gives a host."""
+"""A text that is not a host name is an error with a remedy wherever a user or a component gives a host."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from runtime.spark.driver.launch import _address_towards, check_master
 from runtime.spark.errors import DriverStartError
 
 NO_HOSTS = ["master..example.org", f"{'x' * 64}.example.org"]
-WHY = "it is no host name"
+WHY = "it is not a host name"
 
 
 def blob(host: str) -> object:

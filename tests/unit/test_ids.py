@@ -15,7 +15,7 @@ def test_random_ids_are_well_formed_and_differ() -> None:
     "text", ["", "a" * 31, "a" * 33, "A" * 32, "g" * 32, "a" * 31 + "\n", "../" + "a" * 29, None, 5]
 )
 def test_malformed_ids_are_refused_by_name(text: str) -> None:
-    with pytest.raises(ValueError, match="is no AllocationID"):
+    with pytest.raises(ValueError, match="is not a valid AllocationID"):
         AllocationID(text)
 
 
@@ -35,7 +35,7 @@ def test_vertex_ids_are_determined_by_the_names_and_not_by_their_concatenation()
 
 @pytest.mark.parametrize("text", ["", "a b", "a\n", "\x00"])
 def test_resource_ids_are_printable_words(text: str) -> None:
-    with pytest.raises(ValueError, match="is no ResourceID"):
+    with pytest.raises(ValueError, match="is not a ResourceID"):
         ResourceID(text)
 
 

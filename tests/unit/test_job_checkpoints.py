@@ -1110,7 +1110,7 @@ async def test_a_retained_checkpoint_is_named_by_its_path_or_its_job(job: Job) -
     for unknown in (f"{job_id}/chk-7", "0" * 32):
         with pytest.raises(SnapshotLostError, match=f"there is no checkpoint {unknown}"):
             find_state(unknown, of_all)
-    with pytest.raises(SavepointError, match="is no savepoint"):
+    with pytest.raises(SavepointError, match="is not a savepoint"):
         read_state(job.root)
 
 
@@ -1286,7 +1286,7 @@ async def test_a_job_goes_back_to_what_is_its_own_and_whole(job: Job, tmp_path: 
     await until(checkpoints, request())
     made = await until(checkpoints, request(SnapshotType.SAVEPOINT, tmp_path / "kept"))
     gone = f"^job {job.graph.job_id} has no checkpoint chk-7: it has chk-1$"
-    for target, why in (("chk-7", gone), ("7", gone), (str(tmp_path), "is no savepoint")):
+    for target, why in (("chk-7", gone), ("7", gone), (str(tmp_path), "is not a savepoint")):
         with pytest.raises(SavepointError, match=why):
             await checkpoints.roll_back(TriggerID.random(), target, False)
     next(path for path in job.files.sink.glob("part-*")).unlink()
@@ -1450,7 +1450,7 @@ async def test_the_next_job_master_needs_no_savepoint_whose_state_was_read(job: 
     assert dispose_at(made.path)
     assert await (await later.lead()).restore(TASK.key) == begun
     (later.directory / "started-from" / "state.json").write_text("{")
-    with pytest.raises(AssertionError, match=r"sp/savepoint-.* cannot be read|is no savepoint"):
+    with pytest.raises(AssertionError, match=r"sp/savepoint-.* cannot be read|is not a savepoint"):
         await later.lead()
 
 

@@ -468,7 +468,7 @@ def test_options_are_apart_from_the_functions_own_arguments(client: Any, cluster
     assert own._graph.name == "function"
     named = cluster.options(name="each").map(f, range(2))
     assert [job._graph and job._graph.name for job in named] == ["each", "each"]
-    with pytest.raises(NotebookError, match="'nam' is no option"):
+    with pytest.raises(NotebookError, match="'nam' is not an option"):
         cluster.options(nam="x")  # type: ignore[call-arg]
     with pytest.raises(NotebookError, match="cannot have one job_id"):
         cluster.options(job_id="0" * 32).map(f, range(2))

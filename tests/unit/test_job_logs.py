@@ -445,7 +445,7 @@ def test_output_that_nobody_reads_is_an_interrupt(tmp_path: Path) -> None:
         with pytest.raises(Interrupted) as interrupt:
             screen.write(OutputPiece("task", 0, "stdout", b"into the void"))
         assert interrupt.value.number == signal.SIGPIPE
-        screen.write(OutputPiece("task", 0, "stdout", b"from now on it is no error"))
+        screen.write(OutputPiece("task", 0, "stdout", b"from now on it is not an error"))
 
 
 def test_output_that_cannot_be_written_is_an_error_and_the_job_continues(capsys: pytest.CaptureFixture[str]) -> None:

@@ -205,7 +205,7 @@ def test_refusals_leave_the_job_and_no_savepoint(client: Client, monkeypatch: py
         rescaled(client)
     assert f"`understudy job stop {JOB}`" in caught.value.remedy
     client.has_sink = True
-    for partitions, queries, why in ((0, (), "no number of partitions"), (3, ("x",), "no query 'x'")):
+    for partitions, queries, why in ((0, (), "not a number of partitions"), (3, ("x",), "no query 'x'")):
         with pytest.raises(SavepointError, match=why):
             rescaled(client, partitions, *queries)
     monkeypatch.undo()
@@ -292,9 +292,9 @@ def test_an_undo_needs_a_rescale_and_its_savepoints(client: Client) -> None:
     client.rolled_back = []
     done = rescaled(client)
     dispose_savepoint(Path(done.original))
-    refused(f"the partitions before the rescale are not known any more: {done.original} is no savepoint")
+    refused(f"the partitions before the rescale are not known any more: {done.original} is not a savepoint")
     dispose_savepoint(Path(done.savepoint))
-    refused(f"was rolled back to is gone: {done.savepoint} is no savepoint")
+    refused(f"was rolled back to is gone: {done.savepoint} is not a savepoint")
     client.sees_files = False
     with pytest.raises(ClusterError, match="does not see the cluster's files"):
         rescaler(client).undo(JOB)

@@ -802,7 +802,7 @@ def test_batches_that_were_rolled_back_meanwhile_are_not_compared(cluster: Clust
             path = cluster.files.location / "offsets" / "2"
             path.write_bytes(path.read_bytes() + b" ")
 
-    with pytest.raises(ClusterError, match="was rolled back while it was rehearsed, and has run batch 2 anew"):
+    with pytest.raises(ClusterError, match="was rolled back during its rehearsal, and has run batch 2 again"):
         rehearse(cluster, batches=3, new=1, pause=roll_back)
     assert kept(cluster) == []
 

@@ -154,15 +154,15 @@ def test_a_vertex_that_reads_itself_is_a_cycle() -> None:
     [
         (make_graph(), EmptyJobGraphError, "no vertices"),
         (make_graph("a-b", format_version=99), JobGraphVersionError, "format 99"),
-        (make_graph("a-b", name=" "), JobGraphError, "no job name"),
-        (make_graph("a-b", name="a\x1b[31m"), JobGraphError, "no job name"),
+        (make_graph("a-b", name=" "), JobGraphError, "not a valid job name"),
+        (make_graph("a-b", name="a\x1b[31m"), JobGraphError, "not a valid job name"),
         (
             make_graph("a-b", vertices=(replace(make_graph("a-b").vertices[0], name="a\nb"),)),
             JobGraphError,
-            "no vertex name",
+            "not a valid vertex name",
         ),
         (make_graph("a-b", name="x" * 300), JobGraphError, "300 characters"),
-        (make_graph("a-b", submitter="ada\n"), JobGraphError, "no submitter name"),
+        (make_graph("a-b", submitter="ada\n"), JobGraphError, "not a valid submitter name"),
         (make_graph("a-b", edges=(JobEdge(vid("a"), vid("z")),)), UnknownVertexError, "no vertex"),
         (make_graph("a-b", vertices=make_graph("a-b").vertices * 2), DuplicateVertexError, "named 'a'"),
         (
@@ -286,9 +286,9 @@ def test_what_a_job_sets_for_itself_is_an_option_of_jobs() -> None:
 @pytest.mark.parametrize(
     ("environment", "said"),
     [
-        ({"1A": "s3cret"}, "'1A' is no name of an environment variable"),
-        ({"A B": "s3cret"}, "is no name"),
-        ({"UNDERSTUDY_CLUSTER_DIR": "s3cret"}, "is the cluster's own"),
+        ({"1A": "s3cret"}, "'1A' is not a valid name of an environment variable"),
+        ({"A B": "s3cret"}, "is not a valid name"),
+        ({"UNDERSTUDY_CLUSTER_DIR": "s3cret"}, "is reserved for the cluster"),
         ({"A": "s3cret\0"}, "has a NUL character"),
         ({"A": "s3cret" * 20_000}, "more than 65,536 characters"),
     ],

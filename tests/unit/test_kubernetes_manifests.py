@@ -41,7 +41,7 @@ def built(kind: str, value: Any) -> Any:
         return {name: built(kind.partition(", ")[2].removesuffix("]"), each) for name, each in value.items()}
     if kind in PLAIN:
         if not isinstance(value, PLAIN[kind]):
-            raise TypeError(f"{value!r} is no {kind}")
+            raise TypeError(f"{value!r} is not of type {kind}")
         return value
     model = getattr(client, kind)
     fields = {shown: name for name, shown in model.attribute_map.items()}
@@ -53,7 +53,7 @@ def test_an_object_with_a_wrong_field_is_not_valid() -> None:
     built("V1Pod", pod)
     [container] = pod["spec"]["containers"]
     container["ports"] = [{"containerPort": "1"}]
-    with pytest.raises(TypeError, match="'1' is no int"):
+    with pytest.raises(TypeError, match="'1' is not of type int"):
         built("V1Pod", pod)
     container["ports"] = [{}]
     with pytest.raises(ValueError, match="container_port"):
@@ -165,14 +165,14 @@ def test_a_task_executors_pod_of_this_configuration_is_valid(environ: dict[str, 
         ({"metadata": None, "spec": None}, ""),
         ({"spec": {"containers": None}, "metadata": {"labels": None, "annotations": None}}, ""),
         ({"spec": {"containers": [{"name": CONTAINER, "env": None, "resources": {"limits": None}}]}}, ""),
-        ({"spec": []}, "spec is no mapping"),
-        ({"metadata": {"labels": ["a"]}}, "metadata.labels is no mapping"),
-        ({"spec": {"containers": {"name": CONTAINER}}}, "spec.containers is no list"),
-        ({"spec": {"containers": [CONTAINER]}}, "an entry of spec.containers is no mapping"),
-        ({"spec": {"containers": [{"name": "a", "env": {"A": "b"}}]}}, "spec.containers[a].env is no list"),
+        ({"spec": []}, "spec is not a mapping"),
+        ({"metadata": {"labels": ["a"]}}, "metadata.labels is not a mapping"),
+        ({"spec": {"containers": {"name": CONTAINER}}}, "spec.containers is not a list"),
+        ({"spec": {"containers": [CONTAINER]}}, "an entry of spec.containers is not a mapping"),
+        ({"spec": {"containers": [{"name": "a", "env": {"A": "b"}}]}}, "spec.containers[a].env is not a list"),
         (
             {"spec": {"containers": [{"name": "a", "resources": {"limits": "1Gi"}}]}},
-            "spec.containers[a].resources.limits is no mapping",
+            "spec.containers[a].resources.limits is not a mapping",
         ),
     ],
 )

@@ -158,7 +158,7 @@ def test_a_name_that_is_no_file_name_is_refused(
     tmp_path: Path, files: Files, builder: EnvironmentBuilder, name: str
 ) -> None:
     spec = EnvironmentSpec((files.add(name, LibraryKind.PY_FILE, b""),))
-    with pytest.raises(EnvironmentBuildError, match="no file name"):
+    with pytest.raises(EnvironmentBuildError, match="not a file name"):
         manager_in(tmp_path, builder).register_lease(JOB).get_or_resolve(spec, files.fetch)
     assert not (tmp_path / "outside").exists()
 
@@ -496,7 +496,7 @@ def test_an_environment_that_cannot_be_removed_keeps_no_worker_from_its_start(
         patch.setattr(shutil, "rmtree", fail)
         manager_in(tmp_path, builder)
     assert "cannot be removed, remove it by hand" in caplog.text
-    assert not (environments / "of-an-earlier-boot").exists(), "it is no environment any more"
+    assert not (environments / "of-an-earlier-boot").exists(), "it is not an environment any more"
     manager_in(tmp_path, builder)
     assert list(environments.iterdir()) == []
 

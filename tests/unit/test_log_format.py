@@ -180,9 +180,9 @@ def test_levels_are_changed_and_what_they_were_is_told() -> None:
         assert log_levels()[ROOT] == "ERROR"
         with pytest.raises(LogLevelError, match=r"no logger 'tests.level' .*tests.levels is"):
             set_log_level("tests.level", "DEBUG")
-        with pytest.raises(LogLevelError, match="'LOUD' is no log level"):
+        with pytest.raises(LogLevelError, match="'LOUD' is not a log level"):
             set_log_level(ROOT, "LOUD")
-        with pytest.raises(LogLevelError, match="is no log level"):
+        with pytest.raises(LogLevelError, match="is not a log level"):
             set_log_level(ROOT, INHERITED)
     finally:
         logging.getLogger("tests.levels").setLevel(logging.NOTSET)

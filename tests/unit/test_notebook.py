@@ -381,7 +381,7 @@ def test_a_file_has_a_command_line(tmp_path: Path) -> None:
         ("job.py", (), {"day": 3}, {}, "no keyword arguments"),
         (Pipeline("p"), (1,), {}, {}, "has its parameters already"),
         (Pipeline("p"), (), {}, {"name": "q"}, "has its name already"),
-        (_source, (), {}, {"settings": {"rest.port": "1"}}, "'rest.port' is no setting of a job"),
+        (_source, (), {}, {"settings": {"rest.port": "1"}}, "'rest.port' is not a setting of a job"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_is_submitted(
@@ -460,7 +460,7 @@ def test_an_address_may_be_that_of_a_master_alone(address: str) -> None:
     [
         ("--nonsense", "No such option"),
         ("--name 'a", "No closing quotation"),
-        ("--cluster other", "other is no cluster"),
+        ("--cluster other", "other is not a cluster"),
     ],
 )
 def test_wrong_usage_of_the_magic_is_said(line: str, message: str) -> None:

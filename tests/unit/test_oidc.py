@@ -222,8 +222,8 @@ def test_a_token_is_valid_between_its_times_with_a_small_leeway() -> None:
 def test_a_token_that_never_expires_is_refused() -> None:
     refused(signed(exp=None), "does not expire")
     for value in ("9999999999", True, float("nan"), float("inf"), -1, 10**400, 1e300, [NOW_S], {}):
-        refused(unsafe(exp=value), "exp is no time")
-        refused(unsafe(nbf=value), "nbf is no time")
+        refused(unsafe(exp=value), "exp is not a time")
+        refused(unsafe(nbf=value), "nbf is not a time")
 
 
 def test_another_kind_of_token_of_the_issuer_is_refused() -> None:
@@ -262,7 +262,7 @@ def test_a_token_that_demands_extensions_is_refused(header: dict[str, Any]) -> N
     ],
 )
 def test_a_name_that_is_no_users_is_refused(name: Any) -> None:
-    refused(unsafe(preferred_username=name), "is no name of a user")
+    refused(unsafe(preferred_username=name), "is not a valid user name")
 
 
 def test_an_address_counts_only_if_the_issuer_has_verified_it() -> None:

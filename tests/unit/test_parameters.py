@@ -61,12 +61,12 @@ def test_what_is_wrong_is_one_line_that_names_the_parameter(argv: list[str], mes
 @pytest.mark.parametrize(
     ("declare", "message"),
     [
-        (lambda: Parameter("no spaces"), "no parameter name"),
-        (lambda: Parameter("help"), "no parameter name"),
+        (lambda: Parameter("no spaces"), "not a parameter name"),
+        (lambda: Parameter("help"), "not a parameter name"),
         (lambda: Parameter("x", list), "--x has the type"),
         (lambda: Parameter("x", int, "1"), "default '1' of parameter --x is a str, not int"),
         (lambda: Parameter("x", int, default=True), "is a bool, not int"),
-        (lambda: Parameter("x", str, "c", choices=("a", "b")), "is no choice"),
+        (lambda: Parameter("x", str, "c", choices=("a", "b")), "is not one of its choices"),
         (lambda: Parameter("x", str, choices=("a", 1)), "choice 1 of parameter --x"),
         (lambda: parse_parameters([], Parameter("x"), Parameter("x", int)), "--x is declared twice"),
     ],

@@ -65,5 +65,5 @@ def test_a_message_that_names_a_command_says_of_which_program(package: str) -> N
 def test_what_the_searches_are_for_is_found() -> None:
     assert OTHER_NAME.search("python3 -m runtime.cluster stop")
     assert not OTHER_NAME.search("python -m runtime.cluster.container probe")
-    module = ast.parse('"""`stop` here."""\nraise Error(f"`job info {x}` shows it")\nsay("`stopped` is no command")')
+    module = ast.parse('"""`stop` here."""\nraise Error(f"`job info {x}` shows it")\nsay("`stopped` is not a command")')
     assert [text for _, text in messages(module) if A_COMMAND.search(text)] == ["`job info X` shows it"]

@@ -40,7 +40,7 @@ def test_the_package_and_the_command_have_the_version() -> None:
 def test_images_have_the_version() -> None:
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode != 0:
-        pytest.skip("this is no clone")
+        pytest.skip("this is not a clone")
     texts = {
         name: (ROOT / name).read_text("utf-8")
         for name in listed.stdout.splitlines()

@@ -130,7 +130,7 @@ def test_a_long_name_is_cut() -> None:
 
 @pytest.mark.parametrize(
     ("partitions", "query", "why"),
-    [(0, "", "0 is no number of partitions"), (None, "counts", "one query alone"), (8, "a\0b", "NUL character")],
+    [(0, "", "0 is not a number of partitions"), (None, "counts", "one query alone"), (8, "a\0b", "NUL character")],
 )
 def test_nonsense_is_refused_before_there_is_a_job(partitions: int | None, query: str, why: str) -> None:
     with pytest.raises(SavepointError, match=why):
@@ -236,7 +236,7 @@ async def test_a_request_that_is_repeated_makes_one_job(dispatcher: Recording) -
     assert await asyncio.gather(*asked) == [rescale_job_id(JOB.job_id, TRIGGER)] * 3
     (made,) = dispatcher.accepted[1:]
     assert replace(made, created_ms=0) == rescale_graph(PLAIN, TRIGGER, 8, "", "/data", 0)
-    with pytest.raises(SavepointError, match="0 is no number"):
+    with pytest.raises(SavepointError, match="0 is not a number"):
         await dispatcher.trigger_rescale(JOB.job_id, TriggerID("c" * 32), 0, "", "")
     del dispatcher._jobs[JOB.job_id]  # the job is over
     again = await dispatcher.trigger_rescale(JOB.job_id, TRIGGER, 8, "", "/data")
@@ -699,9 +699,9 @@ async def test_a_rescale_is_asked_for_by_rest_and_asked_after(site: Site, tmp_pa
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        ({}, "name either partitions, the new number, or undo: true"),
-        ({"partitions": 8, "undo": True}, "name either partitions"),
-        ({"undo": False}, "name either partitions"),
+        ({}, "give either `partitions`, the new number, or `undo: true`"),
+        ({"partitions": 8, "undo": True}, "give either `partitions`"),
+        ({"undo": False}, "give either `partitions`"),
         ({"undo": True, "query": "counts"}, "undo takes no query"),
         ({"partitions": True}, "partitions must be an integer"),
         ({"partitions": "8"}, "partitions must be an integer"),
@@ -710,8 +710,8 @@ async def test_a_rescale_is_asked_for_by_rest_and_asked_after(site: Site, tmp_pa
         ({"partitions": 1 << 31}, "partitions must be a whole number from 1 to 2147483647"),
         ({"partitions": 8, "undo": 1}, "undo must be a boolean"),
         ({"partitions": 8, "parallelism": 8}, "there is no field 'parallelism'"),
-        ({"partitions": 8, "targetDirectory": "elsewhere"}, "no absolute local path"),
-        ({"partitions": 8, "triggerId": "x"}, "no trigger id"),
+        ({"partitions": 8, "targetDirectory": "elsewhere"}, "not an absolute local path"),
+        ({"partitions": 8, "triggerId": "x"}, "not a trigger id"),
         ([], "must be an object"),
     ],
 )

@@ -302,9 +302,9 @@ def test_it_listens_where_it_is_safe_or_told_to(settings: dict[str, str]) -> Non
         ({"rest.authentication.enabled": "false"}, "every user of this machine may run code as "),
         (
             {"rest.authentication.enabled": "false", "rest.address": "10.0.0.7", "rest.allow-insecure": "true"},
-            "everybody who reaches 10.0.0.7 may run code as ",
+            "everyone who reaches 10.0.0.7 may run code as ",
         ),
-        ({"rest.address": "10.0.0.7", "rest.allow-insecure": "true"}, "everybody who reaches 10.0.0.7 may read the "),
+        ({"rest.address": "10.0.0.7", "rest.allow-insecure": "true"}, "everyone who reaches 10.0.0.7 may read the "),
     ],
 )
 def test_what_is_open_to_others_is_said_in_one_line(settings: dict[str, str], said: str) -> None:

@@ -254,7 +254,7 @@ class MadeUpCluster:
     async def roll_back(self, job_id: JobID, trigger_id: TriggerID, target: str, new_query_id: bool) -> OperationStatus:
         await self.job(job_id)
         if target == "chk-7":
-            raise SavepointError("chk-7 is no savepoint")
+            raise SavepointError("chk-7 is not a savepoint")
         self.rolled_back.append((trigger_id, target, new_query_id))
         return OperationStatus(trigger_id, OperationState.COMPLETED, path=target)
 
@@ -285,7 +285,7 @@ class MadeUpCluster:
     async def dispose_savepoint(self, path: str) -> bool:
         self._fail()
         if path.endswith("precious"):
-            raise SavepointError(f"{path} is no savepoint: it is left alone")
+            raise SavepointError(f"{path} is not a savepoint: it is left alone")
         if path not in self.savepoints:
             return False
         self.savepoints.remove(path)
@@ -768,7 +768,7 @@ async def test_a_script_begins_from_a_savepoint(site: Site, tmp_path: Path) -> N
         assert (await site.ask("POST", "/scripts", form(script, savepoint, *more), FORM)).status == 202
         assert site.cluster.submitted[-1][0].savepoint == wanted
     for where, said in (
-        (str(tmp_path / "chk"), "no savepoint"),
+        (str(tmp_path / "chk"), "not a savepoint"),
         ("../x", "absolute"),
         (str(tmp_path / "runtime"), "own"),
     ):
@@ -827,7 +827,7 @@ async def test_a_script_comes_as_a_form_of_parts(site: Site, kind: bytes) -> Non
 
 @pytest.mark.parametrize("kind", [b"multipart/form-data", b"multipart/form-data; boundary=", FORM[1]])
 async def test_a_form_that_is_none_is_refused(site: Site, kind: bytes) -> None:
-    answer = await site.ask("POST", "/scripts", [b"this is no form"], (b"content-type", kind))
+    answer = await site.ask("POST", "/scripts", [b"this is not a form"], (b"content-type", kind))
     assert answer.status == 400
     assert "Traceback" not in answer.error
 
@@ -867,15 +867,15 @@ async def test_a_job_graph_is_submitted_with_its_code(site: Site) -> None:
     [
         ([("graph", b"{}", "g.json")], "in the field `main`"),
         ([("graph", b"{}", None), ("main", b"", "a.py")], "in the field `graph`"),
-        ([("graph", b"{", "g.json"), ("main", b"", "a.py")], "no JSON"),
-        ([("graph", b"[" * 60_000, "g.json"), ("main", b"", "a.py")], "no JSON"),
+        ([("graph", b"{", "g.json"), ("main", b"", "a.py")], "not JSON"),
+        ([("graph", b"[" * 60_000, "g.json"), ("main", b"", "a.py")], "not JSON"),
         ([("graph", b"[]", "g.json"), ("main", b"", "a.py")], "must be an object"),
         ([("graph", b"{}", "g.json"), ("main", b"", "a.py")], "cannot be read"),
         ([("graph", job_graph(), "g.json"), ("main", b"def (", "a.py")], "not valid Python"),
         ([("graph", job_graph(), "g.json"), ("main", b"", "../a.py")], "plain file name"),
         ([("graph", job_graph(vertices=[]), "g.json"), ("main", b"", "a.py")], "has no vert"),
-        ([("graph", job_graph(savepoint={"path": "/nowhere"}), "g.json"), ("main", b"", "a.py")], "is no savepoint"),
-        ([("graph", job_graph(savepoint={"path": "../x"}), "g.json"), ("main", b"", "a.py")], "no absolute"),
+        ([("graph", job_graph(savepoint={"path": "/nowhere"}), "g.json"), ("main", b"", "a.py")], "is not a savepoint"),
+        ([("graph", job_graph(savepoint={"path": "../x"}), "g.json"), ("main", b"", "a.py")], "not an absolute"),
         ([("graph", job_graph(), "g.json"), ("main", b"", "a.py"), ("name", b"x", None)], "no field 'name'"),
     ],
 )

@@ -157,7 +157,7 @@ QUEUES = QueuesOverview(
         ),
     ),
     (ID,),
-    "queues.yaml: weights is no key",
+    "queues.yaml: weights is not a key",
     limits=(LimitedUse("user", "ada", 1, 6, 1, None, 2048, None, 1.5, 2.0, 7),),
 )
 """The file of queues of its cluster has become wrong."""

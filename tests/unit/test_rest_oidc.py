@@ -346,7 +346,7 @@ async def test_a_jwt_is_nothing_to_an_endpoint_without_an_issuer(tmp_path: Path)
             {f"security.oidc.roles.{role}": "" for role in ("viewer", "user", "admin")},
             "would have a role",
         ),
-        ({"rest.authentication.enabled": "false"}, "nobody would be identified"),
+        ({"rest.authentication.enabled": "false"}, "so no user could log in"),
     ],
 )
 def test_options_that_are_not_safe_or_not_complete_are_refused_at_the_start(

@@ -354,7 +354,7 @@ async def test_no_user_takes_the_id_of_anothers_job(tmp_path: Path) -> None:
 @pytest.mark.parametrize("role", [Role.USER, Role.OPERATOR, Role.ADMIN], ids=lambda role: role.value)
 @pytest.mark.parametrize("owner", ["own", "somebody", ""])
 async def test_a_job_starts_from_ones_own_savepoint_alone(tmp_path: Path, role: Role, owner: str) -> None:
-    """By each way to submit one. Like a job without an owner, a savepoint of one is no user's."""
+    """By each way to submit one. Like a job without an owner, a savepoint of one is not a user's."""
     site = OwnedSite(tmp_path)
     job = SavepointJob("0" * 32, "counts", NAMES[role] if owner == "own" else owner)
     path = write_savepoint(tmp_path / "savepoints", job, []).path

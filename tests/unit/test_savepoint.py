@@ -131,7 +131,7 @@ def test_where_there_is_no_savepoint_nothing_can_be_verified(savepoint: Savepoin
         for use in (open_savepoint, read_savepoint):
             with pytest.raises(SavepointError) as caught:
                 use(place)
-            assert str(caught.value) == f"{place} is no savepoint: {why}"
+            assert str(caught.value) == f"{place} is not a savepoint: {why}"
             assert caught.value.remedy == "`understudy savepoint list DIR` shows the savepoints in a directory"
 
 
@@ -246,7 +246,7 @@ def test_the_list_has_the_newest_first_and_says_what_is_damaged(savepoint: Savep
     assert [bool(one.problems) for one in listed] == [False, True, True]
     assert listed[1].savepoint == savepoint
     assert "has 0 bytes in place of" in listed[1].problems[0]
-    assert "is no savepoint" in listed[2].problems[0]
+    assert "is not a savepoint" in listed[2].problems[0]
     with pytest.raises(SavepointError, match=r"missing cannot be read: No such file"):
         list_savepoints(directory / "missing")
 
@@ -258,10 +258,10 @@ def test_disposal(savepoint: Savepoint, tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "mine").touch()
-    with pytest.raises(SavepointError, match="precious is no savepoint: it is left alone"):
+    with pytest.raises(SavepointError, match="precious is not a savepoint: it is left alone"):
         dispose_savepoint(precious)
     (precious / MANIFEST).touch()  # somebody else's
-    with pytest.raises(SavepointError, match="precious is no savepoint"):
+    with pytest.raises(SavepointError, match="precious is not a savepoint"):
         dispose_savepoint(precious)
     assert (precious / "mine").exists()
 
@@ -274,7 +274,7 @@ def test_the_current_directory_is_disposed_of_by_its_name(
     monkeypatch.chdir(tmp_path)
     assert list((tmp_path / "savepoints").iterdir()) == []
     for other in (Path(), Path(".."), Path("/")):
-        with pytest.raises(SavepointError, match="is no savepoint: it is left alone"):
+        with pytest.raises(SavepointError, match="is not a savepoint: it is left alone"):
             dispose_savepoint(other)
 
 

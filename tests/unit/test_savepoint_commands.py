@@ -83,7 +83,7 @@ def test_info(savepoint: Savepoint) -> None:
     assert set(value["files"]) == set(savepoint.files)
     error = run("info", str(Path(savepoint.path).parent)).exception
     assert isinstance(error, SavepointError)
-    assert "is no savepoint" in str(error)
+    assert "is not a savepoint" in str(error)
 
 
 def test_verify(savepoint: Savepoint) -> None:
@@ -135,7 +135,7 @@ def test_a_compact_interval_that_is_no_number_of_batches(savepoint: Savepoint, t
     target = tmp_path / "of-3"
     error = run("rescale", "-D", setting, "--partitions", "3", "--to", str(target), savepoint.path).exception
     assert isinstance(error, ClusterError)
-    assert str(error) == f"spark.sql.streaming.fileSink.log.compactInterval: {interval!r} is no number of batches"
+    assert str(error) == f"spark.sql.streaming.fileSink.log.compactInterval: {interval!r} is not a number of batches"
     assert error.remedy == "give a whole number from 1"
     assert not target.exists()
 

@@ -113,7 +113,7 @@ def test_the_queries_of_a_savepoint() -> None:
     with pytest.raises(SavepointError, match="no query 'x'"):
         check(kept, infos, 5, "x")
     for number in (0, -1):
-        with pytest.raises(SavepointError, match="no number of partitions"):
+        with pytest.raises(SavepointError, match="not a number of partitions"):
             check(kept, infos, number, "counts")
     with pytest.raises(SavepointError, match="nothing to rescale"):
         check(savepoint(stateless), infos, 5)
@@ -208,7 +208,7 @@ def test_what_is_in_the_way_of_a_rescaled_savepoint_stays(written: Savepoint, mo
     snapshots = [one.snapshot for one in written.queries]
     write_savepoint(path.parent, JOB, snapshots, name="one-3-partitions")
     (path.parent / "one-4-partitions").mkdir()
-    for number, why in ((3, "it is no rescaled copy of"), (4, "is no savepoint")):
+    for number, why in ((3, "it is not a rescaled copy of"), (4, "is not a savepoint")):
         with pytest.raises(SavepointError, match=f"one-{number}-partitions is in the way: .*{why}") as caught:
             plan_start(path, number)
         assert "move it away" in caught.value.remedy

@@ -17,7 +17,7 @@ ALLOCATION, OTHER = AllocationID("1" * 32), AllocationID("2" * 32)
 def test_a_slot_has_one_allocation() -> None:
     table = TaskSlotTable(NAME, 1)
     assert table.allocate(SLOT, JOB, ALLOCATION)
-    assert not table.allocate(SLOT, JOB, ALLOCATION), "the same again is no news"
+    assert not table.allocate(SLOT, JOB, ALLOCATION), "the same again is not news"
     for job in (JOB, OTHER_JOB):
         with pytest.raises(SlotOccupiedError, match=f"belongs to job {JOB}"):
             table.allocate(SLOT, job, OTHER)

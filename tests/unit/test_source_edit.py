@@ -55,8 +55,8 @@ def test_other_offsets_in_a_file_of_the_offset_log() -> None:
     [
         (["a", "b"], r"has 4 sources \(file, kafka, rate, other\), and 2 names are given"),
         (["a", "b", "c", "a"], "two sources have one name"),
-        (["a", "b", "c", "d-e"], "'d-e' is no name"),
-        (["a", "b", "c", ""], "'' is no name"),
+        (["a", "b", "c", "d-e"], "'d-e' is not a valid name"),
+        (["a", "b", "c", ""], "'' is not a valid name"),
     ],
 )
 def test_names_that_are_refused(names: list[str], why: str) -> None:
@@ -76,12 +76,12 @@ def test_queries_whose_sources_get_no_names() -> None:
     [
         ("4", "1", "has no source '4'"),
         ("0", '{"logOffset":1}', "source 0 of query 'counts' reads files"),
-        ("1", '{"a":{"0":-2}}', "is no offset of source 1, which is kafka"),
-        ("1", '{"a":7}', "is no offset of source 1, which is kafka"),
-        ("1", "{}", "is no offset of source 1, which is kafka"),
-        ("2", "true", "is no offset of source 2, which is rate"),
-        ("3", '"x"', "is no offset of source 3, which is other"),
-        ("3", '{"logOffset":1}', "is no offset of source 3, which is other"),
+        ("1", '{"a":{"0":-2}}', "is not an offset of source 1, which is kafka"),
+        ("1", '{"a":7}', "is not an offset of source 1, which is kafka"),
+        ("1", "{}", "is not an offset of source 1, which is kafka"),
+        ("2", "true", "is not an offset of source 2, which is rate"),
+        ("3", '"x"', "is not an offset of source 3, which is other"),
+        ("3", '{"logOffset":1}', "is not an offset of source 3, which is other"),
         ("3", "{", "is not JSON"),
     ],
 )

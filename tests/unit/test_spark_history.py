@@ -464,7 +464,7 @@ def test_tokens_that_identify_nobody_see_nothing(with_users: Browser, upstream: 
                 assert reply.status == 401, (name, path)
                 assert secret not in reply.body
         assert log_in(with_users, wrong).status == 401, name
-    assert ask(with_users, "/", {"cookie": f"{COOKIE}={good.decode()}"}).status == 401, "a token is no session"
+    assert ask(with_users, "/", {"cookie": f"{COOKIE}={good.decode()}"}).status == 401, "a token is not a session"
     assert ask(with_users, "/", {"cookie": f"{COOKIE}=session-0"}).status == 401, "no login has opened a session"
     for query in (f"token={good.decode()}", f"code={good.decode()}"):
         assert with_users.send("GET", "/login", query=query).status == 401, "no token in an address"
@@ -612,7 +612,7 @@ async def test_users_are_read_from_the_clusters_own_store(tmp_path: Path, users:
         await read_users(Configuration.from_dict(given))
     (directory / "configuration.json").unlink()
     (directory / "users.json").write_text("{")
-    with pytest.raises(HaError, match="no file of users"):
+    with pytest.raises(HaError, match="not a file of users"):
         await read_users(without)
 
 

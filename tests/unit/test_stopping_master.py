@@ -185,7 +185,7 @@ async def test_the_dispatcher_of_a_stopping_master_tries_again_until_its_leaders
 ) -> None:
     """The job is neither lost nor failed: it stays in the store, where the next leader finds it.
 
-    Such a stop is planned: one line says so, and it is no error.
+    Such a stop is planned: one line says so, and it is not an error.
     """
     caplog.set_level(logging.INFO, job_master_starts.__name__)
     paused: list[float] = []

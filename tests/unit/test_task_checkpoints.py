@@ -181,7 +181,7 @@ async def test_a_name_that_two_locations_have_in_turn_is_not_checkpointed(
     checkpoints.query_started(files.query)
     checkpoints.query_started(files.query)
     checkpoints.trigger(trigger(tmp_path))
-    assert isinstance(await responder.next(), AcknowledgeCheckpoint), "one location is no problem"
+    assert isinstance(await responder.next(), AcknowledgeCheckpoint), "one location is not a problem"
     checkpoints.query_started(replace(files.query, location=str(tmp_path / "other")))
     checkpoints.query_started(files.query)
     if is_handed_over:

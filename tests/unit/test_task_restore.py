@@ -146,7 +146,7 @@ def test_a_rollback_is_put_back_once_for_each_wish(files: StreamingFiles, tmp_pa
     renamed = replace(begun_from, rollback="c" * 32, new_query_id=True)
     TaskRestore(tmp_path / "task", renamed).prepare(files.query)
     assert json.loads((files.location / "metadata").read_text())["id"] != files.query_id
-    assert TaskRestore(tmp_path / "task", renamed).prepare(files.query) == "", "the new id is no damage"
+    assert TaskRestore(tmp_path / "task", renamed).prepare(files.query) == "", "the new id is not damage"
 
 
 def test_what_was_restored_shares_no_file_with_the_savepoint(files: StreamingFiles, tmp_path: Path) -> None:

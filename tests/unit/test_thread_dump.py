@@ -90,7 +90,7 @@ async def test_a_task_process_tells_its_threads_while_its_main_thread_is_busy(
         first, second = await asyncio.wait_for(asyncio.gather(task.thread_dump(), task.thread_dump()), PATIENCE_S)
         assert "in stand_still" in dict(first)[standing]
         assert "in stand_still" in dict(second)[standing]
-        assert told.empty(), "a dump is no message of the task's"
+        assert told.empty(), "a dump is not a message of the task's"
     theirs.shutdown(socket.SHUT_RD)
     assert await asyncio.to_thread(ended.wait, PATIENCE_S), "its thread reads from no descriptor of a later test"
 

@@ -79,7 +79,7 @@ def test_it_is_the_interpreter_and_the_path_of_the_process(
     assert environment == Environment(Path(expected), "/packages")
     monkeypatch.setenv("PYTHONPATH", "/nowhere")
     told = environment.run(["-c", "import os; print(os.environ['PYTHONPATH'])"], 60)
-    assert told.stdout == "/packages\n", "the path of this command is no part of it"
+    assert told.stdout == "/packages\n", "the path of this command is not a part of it"
 
 
 def test_an_interrupted_return_is_not_forgotten(directory: ClusterDirectory) -> None:
@@ -112,7 +112,7 @@ def test_an_environment_whose_release_was_exchanged_in_place_is_refused(director
 def test_without_a_note_there_is_nothing_to_return_to(directory: ClusterDirectory, content: bytes | None) -> None:
     if content is not None:
         directory.upgraded_from.write_bytes(content)
-    with pytest.raises(UpgradeRefusedError, match="no upgrade is known") as refused:
+    with pytest.raises(UpgradeRefusedError, match="there is no upgrade to undo") as refused:
         FormerEnvironment.required(directory)
     assert "--to" in refused.value.remedy
 

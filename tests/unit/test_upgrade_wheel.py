@@ -138,7 +138,7 @@ def test_another_wheel_is_refused(tmp_path: Path, name: str, version: str, why: 
     path = tmp_path / "x.whl"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("x.dist-info/METADATA", f"Name: {name}\nVersion: {version}\n")
-    with pytest.raises(UpgradeRefusedError, match=rf"x\.whl is no wheel of Understudy: {why}"):
+    with pytest.raises(UpgradeRefusedError, match=rf"x\.whl is not a wheel of Understudy: {why}"):
         Wheel.read(path)
 
 
@@ -150,7 +150,7 @@ def test_a_file_that_is_no_wheel_is_refused(tmp_path: Path) -> None:
         Wheel.read(tmp_path / "text.whl")
     with zipfile.ZipFile(tmp_path / "empty.whl", "w"):
         pass
-    with pytest.raises(UpgradeRefusedError, match="no wheel of Understudy"):
+    with pytest.raises(UpgradeRefusedError, match="not a wheel of Understudy"):
         Wheel.read(tmp_path / "empty.whl")
 
 

@@ -160,7 +160,7 @@ def test_a_lost_task_executor_is_waited_for_until_its_worker_has_ended() -> None
     assert workers.decide(1, [], 5.0) == [], "its worker starts it again"
     workers.terminated(name(1), "killed", 6.0)
     assert len(starts(workers.decide(1, [], 6.0))) == 1
-    assert workers.outlook(6.0) == "1 worker(s) are being started", "that was no failure to start"
+    assert workers.outlook(6.0) == "1 worker(s) are being started", "that was not a failure to start"
     workers.unregistered(ResourceID("somebody"), 7.0)
     assert workers.pending_workers == 1
 

@@ -36,7 +36,7 @@ def test_a_cluster_of_the_previous_release_is_upgraded_while_it_works(tmp_path: 
     result = run(tmp_path, [Round(kills={2: "dispatcher", 3: "upgrade command"})], seed=7)
     assert result.problems == []
     assert result.killed == ["dispatcher", "upgrade command"]
-    assert result.failures == (), "queries moved, and that is no failure"
+    assert result.failures == (), "queries moved, and that is not a failure"
     assert result.finished > 1
 
 

@@ -695,7 +695,7 @@ def _for_spark(call: Call, message: bytes, address: SessionAddress) -> bytes:
 
 
 async def _to_their_end(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-    """Yield the requests of a client; a client that hangs up is no end of them, but cancels the call.
+    """Yield the requests of a client; a client that hangs up is not an end of them, but cancels the call.
 
     gRPC ends the requests in both cases, and cancels the call a moment later. It has done so before it answers a
     further read.

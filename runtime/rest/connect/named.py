@@ -224,7 +224,7 @@ class NamedSessions:
         return CallRefusedError(
             409,
             f"the named session {call.name} has ended, by spark.stop(), a cancellation or its idle time-out: "
-            "SparkSession.builder.remote(...).getOrCreate() begins it anew, with nothing recorded",
+            "SparkSession.builder.remote(...).getOrCreate() starts it again, with an empty record",
             is_over=True,
         )
 

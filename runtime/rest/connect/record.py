@@ -106,7 +106,7 @@ def change_of(method: str, requests: Sequence[bytes]) -> Change | None:
         requests: all of the call.
 
     Raises:
-        InvalidRequestError: a request is no message of Spark Connect.
+        InvalidRequestError: a request is not a message of Spark Connect.
         RecordError: a compressed command is too large.
     """
     match method:
@@ -124,7 +124,7 @@ def is_query(method: str, request: bytes) -> bool:
     """Return whether a call only reads, so that it may be repeated: the plan is a relation, and none of the catalog's.
 
     Raises:
-        InvalidRequestError: the request is no message of Spark Connect.
+        InvalidRequestError: the request is not a message of Spark Connect.
     """
     plan = b"".join(all_of(request, 3)) if method == "ExecutePlan" else b""
     relations = {number for root in all_of(plan, 1) for number, _, _, _ in fields_of(root)}
@@ -229,7 +229,7 @@ def _change_by_sql(command: bytes, messages: tuple[bytes, ...]) -> Change | None
         name = found["name"].strip("`")
         if kind is Kind.SETTING:
             return Change(kind, (name,), b"", messages)
-        # The own name is no dependency, unless the former one may remain.
+        # The own name is not a dependency, unless the former one may remain.
         at = 0 if what == "alters" or "exists" in found[0][: found.start("name")].lower() else found.end()
         text = query[at:].encode() + without(statement, 1)
         removes = what == "removes"

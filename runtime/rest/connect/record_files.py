@@ -57,7 +57,7 @@ class RecordFiles:
                 raise RecordError("it is the record of another session")
         except RecordError as error:
             raise RecordError(
-                f"{place / _RECORD} is no record of the named session {name}: {error}; spark.stop() removes it"
+                f"{place / _RECORD} is not a record of the named session {name}: {error}; spark.stop() removes it"
             ) from None
         return record
 

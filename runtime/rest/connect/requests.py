@@ -60,7 +60,7 @@ ANSWERED = {
 
 
 class InvalidRequestError(ValueError):
-    """A request is no message of Spark Connect, or names no valid session; the message says which, on one line."""
+    """A request is not a message of Spark Connect, or names no valid session; the message says which, on one line."""
 
 
 def session_id_of(message: bytes) -> str:
@@ -89,9 +89,11 @@ def fields_of(message: bytes) -> Iterator[tuple[int, int | memoryview, int, int]
         elif kind in (_FIXED_64, _FIXED_32):
             length = 8 if kind == _FIXED_64 else 4
         else:
-            raise InvalidRequestError("the request has a field of an unknown kind: it is no message of Spark Connect")
+            raise InvalidRequestError(
+                "the request has a field of an unknown kind: it is not a message of Spark Connect"
+            )
         if length > size - at:
-            raise InvalidRequestError("the request ends inside a field: it is no message of Spark Connect")
+            raise InvalidRequestError("the request ends inside a field: it is not a message of Spark Connect")
         if kind == _BYTES:
             yield number, view[at : at + length], begin, at + length
         at += length
@@ -134,7 +136,7 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << (7 * place)
         if byte < 0x80:
             return value, at + place + 1
-    raise InvalidRequestError("the request has a number that does not end: it is no message of Spark Connect")
+    raise InvalidRequestError("the request has a number that does not end: it is not a message of Spark Connect")
 
 
 def in_the_name_of(message: bytes, session_id: str, user_id: str) -> bytes:

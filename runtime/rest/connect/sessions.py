@@ -134,7 +134,7 @@ def next_step(job: ArchivedExecutionGraph | None, user: str, method: str, *, is_
     if job is None:
         return Begin() if method in BEGINNING else Over(f"there is no such Spark session; {_AGAIN}")
     if job.owner != user:  # another user has submitted a job under this id
-        return Over(f"job {job.job_id} is no Spark session of this user; {_AGAIN}")
+        return Over(f"job {job.job_id} is not a Spark session of this user; {_AGAIN}")
     if job.status in _ENDING:
         is_lost = job.status in (JobStatus.FAILING, JobStatus.FAILED)
         return Over(f"the Spark session has ended: its job {job.job_id} is {_end_of(job)}; {_AGAIN}", is_lost)

@@ -30,7 +30,7 @@ ROUTES: tuple[RestRoute, ...] = (
     *processes.ROUTES,
     *jobs.ROUTES,
     *vertices.ROUTES,
-    *switched_off.ROUTES,  # before checkpoints: /rescales/config is no trigger id
+    *switched_off.ROUTES,  # before checkpoints: /rescales/config is not a trigger id
     *rescales.ROUTES,  # neither is /rescales/history
     *resource_requirements.ROUTES,
     *checkpoints.ROUTES,

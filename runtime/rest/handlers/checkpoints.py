@@ -409,7 +409,7 @@ def directory_of(configuration: Configuration, text: str) -> Path:
     if parts is not None and (parts.netloc not in ("", "localhost") or parts.query or parts.fragment):
         raise RestError(400, f"{shown} is on another machine; give an absolute path of this one")
     if not path.is_absolute() or "\0" in str(path) or ".." in path.parts:
-        raise RestError(400, f"{shown} is no absolute local path; give one without `..`, as /data/savepoints")
+        raise RestError(400, f"{shown} is not an absolute local path; give one without `..`, as /data/savepoints")
     try:
         path = path.resolve()
         savepoints = configuration.get(CheckpointingOptions.SAVEPOINT_DIR).resolve()
@@ -449,7 +449,7 @@ async def _body(request: Request, form: Mapping[str, Any]) -> dict[str, Any]:
     try:
         given = json.loads(data) if data else {}
     except (ValueError, RecursionError):
-        raise RestError(400, "the body is no JSON") from None
+        raise RestError(400, "the body is not JSON") from None
     if not isinstance(given, dict):
         raise RestError(400, "the body must be an object of JSON")
     schemas: Mapping[str, Any] = form["properties"]
@@ -480,7 +480,7 @@ def _trigger_id(text: str | None) -> TriggerID:
         return TriggerID.random() if text is None else TriggerID(text)
     except ValueError:
         raise RestError(
-            400, f"{text[:40] if text else text!r} is no trigger id: 32 lower-case hexadecimal digits"
+            400, f"{text[:40] if text else text!r} is not a trigger id: 32 lower-case hexadecimal digits"
         ) from None
 
 
@@ -579,7 +579,10 @@ async def rescale(rest: Rest, request: Request) -> Response:
     given = await _body(request, _RESCALE)
     partitions, query, target = given.get("partitions"), given.get("query") or "", given.get("targetDirectory")
     if bool(given.get("undo")) == (partitions is not None):
-        raise RestError(400, "name either partitions, the new number, or undo: true for the number before the last")
+        raise RestError(
+            400,
+            "give either `partitions`, the new number, or `undo: true`, for the number before the last rescale",
+        )
     if query and partitions is None:
         raise RestError(400, "undo takes no query: it undoes the whole of the last rescale")
     directory = str(await asyncio.to_thread(directory_of, rest.configuration, target)) if target else ""
@@ -623,7 +626,7 @@ async def get_disposal(rest: Rest, request: Request) -> Response:
     trigger_id = _trigger_id(request.path_params["triggerid"])
     task = rest.disposals.find(trigger_id)
     if task is None:
-        raise RestError(404, f"nothing was disposed of with the trigger id {trigger_id} through this endpoint")
+        raise RestError(404, f"this endpoint knows no disposal of a savepoint with the trigger id {trigger_id}")
     if not task.done():
         return answer(in_progress())
     error = task.exception()

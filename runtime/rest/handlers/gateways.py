@@ -173,7 +173,7 @@ def _arguments(spec: MethodSpec, data: bytes) -> list[Any]:
     try:
         values = msgpack.unpackb(data, raw=False, strict_map_key=False)
     except Exception:  # msgpack raises several unrelated types on malformed input
-        raise RestError(400, f"the body is no MessagePack: {spec.name}() takes an array of its arguments") from None
+        raise RestError(400, f"the body is not MessagePack: {spec.name}() takes an array of its arguments") from None
     try:
         return spec.decode_arguments(values)
     except WireError as error:
@@ -252,7 +252,7 @@ def _decoded_graph(data: bytes) -> JobGraph:
     try:
         return decode_job_graph(data)
     except WireError as error:
-        raise RestError(400, f"this is no job graph: {str(error)[:500]}") from None
+        raise RestError(400, f"this is not a job graph: {str(error)[:500]}") from None
 
 
 async def _directory(rest: Rest, text: str) -> str:

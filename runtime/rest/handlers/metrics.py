@@ -85,7 +85,7 @@ _VERTEX = "/jobs/{jobid}/vertices/{vertexid}"
 _ids = functools.partial(RestRoute, "GET", result=forms.METRIC_IDS)
 
 ROUTES: list[RestRoute] = []
-"""To be looked through before other routes: ``/jobs/metrics`` is no job."""
+"""To be looked through before other routes: ``/jobs/metrics`` is not a job."""
 
 
 def _among(name: str, what: str) -> tuple[Parameter, ...]:

@@ -67,7 +67,7 @@ def parse(data: bytes) -> dict[str, tuple[int, int]]:
     try:
         given = json.loads(data)
     except (ValueError, RecursionError):
-        raise RestError(400, "the body is no JSON") from None
+        raise RestError(400, "the body is not JSON") from None
     if not isinstance(given, dict):
         raise RestError(400, "the body must be an object of JSON, with the id of each vertex")
     return {vertex: _bounds(vertex, value) for vertex, value in given.items()}

@@ -91,7 +91,7 @@ async def form_of(request: Request, known: Collection[str], what: str) -> AsyncI
         what: description of the right body, for the error.
 
     Raises:
-        RestError: of status 415 if the body is no form, 408 if it takes too long, and 400 if it is invalid.
+        RestError: of status 415 if the body is not a form, 408 if it takes too long, and 400 if it is invalid.
     """
     if not request.headers.get("content-type", "").lower().startswith(MULTIPART):
         raise RestError(415, f"send {what}")

@@ -39,7 +39,7 @@ class ConnectService:
         url: its connection string, without session and user.
 
     Raises:
-        DriverLostError: *url* is no valid connection string.
+        DriverLostError: *url* is not a valid connection string.
     """
 
     def __init__(self, url: str) -> None:
@@ -48,7 +48,7 @@ class ConnectService:
             builder = DefaultChannelBuilder(url)
             self._channel: Any = builder.toChannel()
         except PySparkException as error:
-            raise DriverLostError(f"spark.remote is no Spark Connect endpoint: {error.getCondition()}") from None
+            raise DriverLostError(f"spark.remote is not a Spark Connect endpoint: {error.getCondition()}") from None
         self._metadata = builder.metadata()
         self._agent = builder.userAgent
         stub: Any = base_pb2_grpc.SparkConnectServiceStub
@@ -66,7 +66,7 @@ class ConnectService:
         self._call(self._stub.Interrupt, base_pb2.InterruptRequest(**self._head(session_id), interrupt_type=kind))
 
     def release(self, session_id: str) -> None:
-        """End a session with all its operations; an unknown session is no error."""
+        """End a session with all its operations; an unknown session is not an error."""
         self._call(self._stub.ReleaseSession, base_pb2.ReleaseSessionRequest(**self._head(session_id)))
 
     def close(self) -> None:

@@ -462,7 +462,7 @@ class DriverGateway:
     def release_session(self, endpoint: ConnectEndpoint, interrupted: bool) -> tuple[str, LeftoverSparkWork] | None:
         """Interrupt a Connect session, stop its streaming queries and close it.
 
-        Returns the same as `release_classic`. Returns None for a session that was never opened, which is no error.
+        Returns the same as `release_classic`. Returns None for a session that was never opened, which is not an error.
         """
         with _calls():
             holder = self._holder(endpoint)

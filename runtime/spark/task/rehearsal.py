@@ -106,7 +106,7 @@ class Rehearsal:
         self._done: dict[str, Any] = {}
 
     def install(self, reader: Any, writer: Any, registration: Any) -> None:
-        """Install it in PySpark's classes, whose calls `runtime.spark.task.streaming` records."""
+        """Install the rehearsal in PySpark's classes, whose calls `runtime.spark.task.streaming` records."""
         self._start: Callable[[Any], Any] = inspect.unwrap(writer.start)
         self._writer = writer
         sources = Sources()

@@ -98,7 +98,7 @@ class QuerySupervision:
         self._runs[run_id] = _Run(query_id, ends_itself)
 
     def stopped(self, run_id: str) -> None:
-        """Record that the code itself stops the query: its end is no failure."""
+        """Record that the code itself stops the query: its end is not a failure."""
         self._runs.pop(run_id, None)
 
     def stopped_all(self) -> None:
@@ -122,7 +122,7 @@ class QuerySupervision:
                 run.told.append(listener)
 
     def unattended(self, is_alive: Callable[[object], bool]) -> list[str]:
-        """Return the runs that have failed, and that no living thread was notified of."""
+        """Return the failed runs of which no living thread was notified."""
         return [key for key in self.failed if not any(is_alive(listener) for listener in self._runs[key].told)]
 
     def overdue(self, now: float, is_alive: Callable[[object], bool]) -> str | None:
@@ -449,7 +449,7 @@ class StreamingQueries:
         setattr(writer, method, start)
 
     def stopped_all(self) -> None:
-        """Record that the code ends its session: the end of its queries is no failure."""
+        """Record that the code ends its session: the end of its queries is not a failure."""
         self._supervisor.stopped_all()
 
     def finished(self) -> Finished:

@@ -165,7 +165,7 @@ function edge(from, to, width, down, input, key) {
 
 /**
  * How many of the tasks that Spark made of a vertex are done: {words, share}, null where Spark has made none. A vertex
- * with streaming queries gets tasks for ever: what is done of them is no share of a whole.
+ * with streaming queries gets tasks for ever: what is done of them is not a share of a whole.
  */
 export function progressOf(spark) {
   if (!(spark?.tasks > 0)) return null;
