@@ -222,7 +222,7 @@ def other_pipelines_stream() -> Any:
         ),
         (lambda p: p.sink("w", write, p.source("a", read), ship="hash"), InvalidEdgeError, "hashed by no columns"),
         (lambda p: p.sink("w", write, p.source("a", read).hash()), InvalidEdgeError, "hashed by no columns"),
-        (lambda p: p.sink("", write), JobGraphError, "no vertex name"),
+        (lambda p: p.sink("", write), JobGraphError, "not a valid vertex name"),
     ],
 )
 def test_bad_pipelines_are_refused_with_a_reason(

@@ -24,6 +24,6 @@ async def test_only_a_leader_says_that_there_is_no_such_job(tmp_path: Path) -> N
         with pytest.raises(JobNotFoundError, match="`understudy job list`"):
             await ask(JOB)
         dispatcher.fencing_token = None
-        with pytest.raises(JobNotReachableError, match="ask again"):
+        with pytest.raises(JobNotReachableError, match="retry in a moment"):
             await ask(JOB)
     await given["service"].close()

@@ -577,7 +577,7 @@ class JobMasterModel:
 
     def _require(self) -> JobCheckpoints:
         if self.checkpoints is None or not self._is_leading or self.phase == "RECONCILING":
-            raise JobNotReachableError(f"{self.path} is being recovered; ask again")
+            raise JobNotReachableError(f"{self.path} is being recovered; retry in a moment")
         self.act()
         return self.checkpoints
 
