@@ -511,7 +511,7 @@ def run_rescale(plan: RescalePlan, tool: StateTool, compact_interval: int = DEFA
         ]
         names = tuple(one.snapshot.name for one in plan.queries)
         origin = RescaledFrom(old.path, old.created_ms, plan.partitions, names)
-        return write_savepoint(target.parent, old.job, snapshots, name=target.name, rescaled=origin)
+        return write_savepoint(target.parent, old.job, snapshots, name=target.name, work=work, rescaled=origin)
 
 
 def _rescaled(query: SavepointQuery, partitions: int, work: Path, tool: StateTool, interval: int) -> QuerySnapshot:

@@ -78,6 +78,7 @@ def write_savepoint(
     level: FeatureLevel | None = None,
     *,
     name: str | None = None,
+    work: Path | None = None,
     rescaled: RescaledFrom | None = None,
     edited: EditedFrom | None = None,
     attempt: str = "",
@@ -90,6 +91,8 @@ def write_savepoint(
         snapshots: one of each query of the job.
         level: of the cluster, which decides the version of the manifest. Default: the lowest of this release.
         name: of the savepoint's own directory. Default: a new one.
+        work: directory of the caller alone, in the same file system, where the files are before they have that name.
+            Needed with *name*, which several processes may give at once.
         rescaled: what the snapshots were rescaled from.
         edited: what the snapshots were edited from.
         attempt: begins the names of the queries' directories, so that writers of one savepoint share no file.
@@ -99,9 +102,8 @@ def write_savepoint(
         SavepointError: a file cannot be read or written. Nothing is left behind.
     """
     name = name or f"{PREFIX}{job.id[:6]}-{secrets.token_hex(6)}"
-    part = directory / f".{name}.part"
+    part = (work or directory) / f".{name}.part"
     try:
-        remove_tree(part)  # left by a process that was killed
         make_private(part, durable=True)
         files: dict[str, SavepointFile] = {}
         queries = tuple(

@@ -205,7 +205,7 @@ def change_sources(plan: SourcePlan) -> Savepoint:
     with work_directory(target, "sources", f"{old.path} cannot be changed to {target}") as work:
         snapshots = [_changed(plan, work) if one is plan.query else one.snapshot for one in old.queries]
         origin = EditedFrom(old.path, old.created_ms, (plan.query.snapshot.name,))
-        return write_savepoint(target.parent, old.job, snapshots, name=target.name, edited=origin)
+        return write_savepoint(target.parent, old.job, snapshots, name=target.name, work=work, edited=origin)
 
 
 def _changed(plan: SourcePlan, work: Path) -> QuerySnapshot:

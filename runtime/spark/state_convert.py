@@ -143,7 +143,7 @@ def _run(
             for number, one in enumerate(old.queries)
         ]
         origin = EditedFrom(old.path, old.created_ms, tuple(one.snapshot.name for one in plan.queries))
-        return write_savepoint(target.parent, old.job, snapshots, name=target.name, edited=origin)
+        return write_savepoint(target.parent, old.job, snapshots, name=target.name, work=work, edited=origin)
 
 
 class _Converter:

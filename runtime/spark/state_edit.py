@@ -169,7 +169,7 @@ def _run(plan: EditPlan, function: Edit, spark: SparkSession, write: Write, inte
         snapshots = [editor.finish(interval) if editor in edited else editor.query.snapshot for editor in editors]
         names = tuple(editor.query.snapshot.name for editor in edited)
         origin = EditedFrom(old.path, old.created_ms, names)
-        return write_savepoint(target.parent, old.job, snapshots, name=target.name, edited=origin)
+        return write_savepoint(target.parent, old.job, snapshots, name=target.name, work=work, edited=origin)
 
 
 @dataclass(frozen=True, slots=True)

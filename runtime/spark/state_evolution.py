@@ -127,7 +127,7 @@ def _run(plan: EvolutionPlan, function: Edit, spark: SparkSession, write: Write,
             snapshots.append(one.snapshot if found is None else found.finish(interval))
         dropped = tuple(text for evolver in evolvers.values() for text in evolver.dropped())
         origin = EditedFrom(old.path, old.created_ms, tuple(evolvers), plan.schemas.path, dropped)
-        return write_savepoint(target.parent, old.job, snapshots, name=target.name, edited=origin)
+        return write_savepoint(target.parent, old.job, snapshots, name=target.name, work=work, edited=origin)
 
 
 class FormerState:

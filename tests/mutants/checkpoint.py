@@ -1242,12 +1242,12 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "part-of-a-savepoint-kept",
-        "What a killed process has written of a savepoint is in the way of no other.",
+        "savepoints-of-one-name-in-one-directory",
+        "Processes that write savepoints of one name at once share no file.",
         "runtime/checkpoint/savepoint.py",
-        "        remove_tree(part)  # left by a process that was killed\n",
-        "",
-        ("unit/test_savepoint.py::test_what_a_killed_process_has_written_of_it_is_in_the_way_of_no_other",),
+        "(work or directory) / ",
+        "directory / ",
+        ("unit/test_savepoint.py::test_processes_that_give_one_name_share_no_file",),
     ),
     Mutant(
         "work-directory-of-a-living-process-removed",

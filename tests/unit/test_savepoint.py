@@ -189,15 +189,17 @@ def test_a_half_written_one_is_never_seen(
     assert verify_savepoint(Path(write_savepoint(tmp_path / "savepoints", JOB, [snapshot]).path)) == []
 
 
-def test_what_a_killed_process_has_written_of_it_is_in_the_way_of_no_other(
-    files: StreamingFiles, tmp_path: Path
-) -> None:
+def test_processes_that_give_one_name_share_no_file(files: StreamingFiles, tmp_path: Path) -> None:
+    """One was killed, another one still writes, and of the others the first to be ready gets the name."""
     snapshot = take_snapshot(files.query, tmp_path / "chk" / "counts")
-    made = write_savepoint(tmp_path, JOB, [snapshot], name="made")
-    Path(made.path).rename(tmp_path / ".made.part")
-    (tmp_path / ".made.part" / "queries" / "more").touch()
-    again = write_savepoint(tmp_path, JOB, [snapshot], name="made")
-    assert verify_savepoint(Path(again.path)) == []
+    writes = tmp_path / "work-1" / ".made.part" / "queries"
+    writes.mkdir(parents=True)
+    made = write_savepoint(tmp_path, JOB, [snapshot], name="made", work=tmp_path / "work-2")
+    with pytest.raises(SavepointError, match="not empty"):
+        write_savepoint(tmp_path, JOB, [snapshot], name="made", work=tmp_path / "work-3")
+    assert verify_savepoint(Path(made.path)) == []
+    assert writes.exists()
+    assert list((tmp_path / "work-3").iterdir()) == []
 
 
 def test_of_a_snapshot_that_is_not_whole(files: StreamingFiles, tmp_path: Path) -> None:
