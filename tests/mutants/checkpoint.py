@@ -843,7 +843,7 @@ MUTANTS = (
         "savepoint-visible-half-written",
         "A savepoint that is half written is never seen.",
         _SAVEPOINT,
-        '    part = directory / f".{name}.part"\n',
+        '    part = (work or directory) / f".{name}.part"\n',
         "    part = directory / name\n",
         ("unit/test_savepoint.py::test_a_half_written_one_is_never_seen",),
     ),
