@@ -1205,7 +1205,7 @@ async def test_a_rollback_that_was_not_written_down_leaves_the_former_one_to_the
 async def test_a_former_job_master_touches_no_rollback_of_a_later_one(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was suspended while it prepared a rollback, and the client has asked the later one for the same."""
+    """The former one was suspended while it prepared a rollback that the client then requests of the later one."""
     former = await job.lead()
     await until(former, request())
     job.term = replace(TERM, epoch=2)

@@ -549,7 +549,7 @@ class ClassicAttachment:
         def own_sql(session: Any, sqlQuery: str, *arguments: Any, **keywords: Any) -> Any:  # noqa: N803
             if adds_jar(sqlQuery):
                 raise SharedDriverError(
-                    "this would give the jar to every job of the cluster: submit the job with --jar FILE or with "
+                    "the statement would give its jar to every job of the cluster: submit the job with --jar FILE or with "
                     "--own-driver"
                 )
             if may_add_files(sqlQuery):
