@@ -549,8 +549,8 @@ class ClassicAttachment:
         def own_sql(session: Any, sqlQuery: str, *arguments: Any, **keywords: Any) -> Any:  # noqa: N803
             if adds_jar(sqlQuery):
                 raise SharedDriverError(
-                    "the statement would give its jar to every job of the cluster: submit the job with --jar FILE or with "
-                    "--own-driver"
+                    "the statement would give its jar to every job of the cluster: submit the job with --jar FILE or "
+                    "with --own-driver"
                 )
             if may_add_files(sqlQuery):
                 attachment._use_own_files()
